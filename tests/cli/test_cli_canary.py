@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Process, Zq
 from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer, ask, free_port, wait_for
-from zq.cli.canary import Ledger
+from zq.cli.canary import EXPIRY_MARGIN, TTL, Ledger
 from zq.client import Client
 from zq.errors import ZqError
 
@@ -100,40 +100,85 @@ def test_an_outage_is_no_loss(zq: Zq, running: ZqServer) -> None:
     assert lines[-1]["lost"] == lines[-1]["duplicates"] == lines[-1]["pending"] == 0
 
 
-def test_a_failed_deletion_is_followed_by_no_duplicate(zq: Zq, running: ZqServer) -> None:
+def posted(ledger: Ledger, now: float) -> int:
+    """The number of a message that the server acknowledges at once."""
+    number = ledger.begin(now)
+    ledger.acknowledge(number, now)
+    return number
+
+
+def claim_each_second(ledger: Ledger, begin: int, end: int) -> None:
+    """Claims that find no message, from one moment to another."""
+    for now in range(begin, end + 1):
+        ledger.record_claim([], now)
+
+
+def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
     """The message is delivered again after its claim, which the canary expects."""
     ledger = Ledger(10)
     number = ledger.begin(0.0)
-    assert ledger.deliver(number, 1.0) == 1.0
-    assert ledger.deliver(number, 61.0) is None
+    assert ledger.record_claim([number], 1.0) == [1.0]
+    assert ledger.record_claim([number], 61.0) == []
     assert (ledger.counts["redelivered"], ledger.counts["duplicates"]) == (1, 0)
     ledger.delete(number)
-    ledger.deliver(number, 62.0)
+    ledger.record_claim([number], 62.0)
     assert ledger.counts["duplicates"] == 1
 
 
 def test_a_lost_message_may_arrive_late() -> None:
     """It no longer counts as missing. A message whose post has failed is not lost, whether it arrives or not."""
     ledger = Ledger(10)
-    first, second = ledger.begin(0.0), ledger.begin(0.0)
-    ledger.acknowledge(first, 1.0)
-    ledger.fail(second)
-    ledger.find_lost(11.0)
-    assert ledger.pending_count == 1
-    ledger.find_lost(11.5)
+    first = posted(ledger, 0.0)
+    ledger.fail(ledger.begin(0.0), 0.0)
+    claim_each_second(ledger, 0, 10)
+    assert (ledger.counts["lost"], ledger.pending_count) == (0, 1)
+    ledger.record_claim([], 10.5)
     assert (ledger.counts["lost"], ledger.missing_count, ledger.pending_count) == (1, 1, 0)
-    ledger.deliver(first, 12.0)
+    ledger.record_claim([first], 12.0)
     assert (ledger.counts["late"], ledger.missing_count) == (1, 0)
 
 
-def test_an_interruption_renews_the_patience() -> None:
+def test_failed_claims_do_not_hide_a_loss() -> None:
+    """Nothing is delivered in ten hours. In every 100 seconds, no claim succeeds for 10 seconds."""
+    ledger = Ledger(120)
+    for now in range(36_000):
+        posted(ledger, now)
+        if now % 100 >= 10:
+            ledger.record_claim([], now)
+    assert ledger.counts["lost"] == 36_000 - ledger.pending_count
+    assert ledger.pending_count < 200
+
+
+def test_an_outage_does_not_consume_patience() -> None:
+    """A pause of any length counts as three seconds."""
     ledger = Ledger(10)
-    ledger.acknowledge(ledger.begin(0.0), 0.0)
-    ledger.interrupt(9.0)
-    ledger.find_lost(18.0)
+    ledger.record_claim([], 0.0)
+    posted(ledger, 0.0)
+    claim_each_second(ledger, 1000, 1007)
     assert ledger.counts["lost"] == 0
-    ledger.find_lost(20.0)
+    claim_each_second(ledger, 1008, 1008)
     assert ledger.counts["lost"] == 1
+
+
+def test_a_claim_that_ends_a_pause_loses_no_message_that_it_delivers() -> None:
+    ledger = Ledger(2)
+    ledger.record_claim([], 0.0)
+    ledger.record_claim([posted(ledger, 0.0)], 200.0)
+    assert (ledger.counts["received"], ledger.counts["lost"], ledger.counts["late"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("age", "expired"), [(TTL - EXPIRY_MARGIN, 0), (TTL, 0), (TTL + 2 * EXPIRY_MARGIN, 1)])
+def test_a_message_that_expires_in_an_outage_is_not_lost(age: int, expired: int) -> None:
+    """A failed post counts neither way."""
+    ledger = Ledger(10)
+    ledger.record_claim([], 0.0)
+    number = posted(ledger, 0.0)
+    ledger.fail(ledger.begin(0.0), 0.0)
+    claim_each_second(ledger, age, age + 20)
+    assert (ledger.counts["lost"], ledger.counts["expired"], ledger.pending_count) == (0, expired, 1 - expired)
+    if not expired:
+        ledger.record_claim([number], age + 21)
+        assert (ledger.counts["received"], ledger.counts["duplicates"]) == (1, 0)
 
 
 def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:

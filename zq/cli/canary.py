@@ -30,12 +30,16 @@ RUN: Final = "canary"
 NUMBER: Final = "number"
 # Seconds after which the server may drop a message.
 TTL: Final = 3600
+# Seconds around the ttl in which a message may have expired. A claim may extend a message's life by 2 * MIN_TTL.
+EXPIRY_MARGIN: Final = 300
 # Maximum of --patience in seconds: a message must not expire before it counts as lost.
 MAX_PATIENCE: Final = 1800
 # Maximum number of messages per claim.
 CLAIM_SIZE: Final = 20
 # Maximum seconds for which a claim waits, and after which the canary notices that it must stop.
 WAIT: Final = 2
+# Maximum seconds between two successful claims for which the server counts as available.
+MAX_CLAIM_GAP: Final = WAIT + 1
 # Seconds between two lines of the report.
 REPORT_INTERVAL: Final = 60.0
 # Seconds between two attempts after a failure.
@@ -49,6 +53,7 @@ COUNTERS: Final = {
     "posted": "Acknowledged messages.",
     "received": "Messages that were delivered.",
     "lost": "Acknowledged messages that were not delivered in time.",
+    "expired": "Acknowledged messages that expired during an outage.",
     "late": "Messages that were delivered after they had counted as lost.",
     "duplicates": "Deliveries of messages whose deletion had been acknowledged.",
     "redelivered": "Deliveries of messages whose deletion had not been acknowledged.",
@@ -65,18 +70,27 @@ BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 
 
 class Pending(Struct):
-    """A message that was not delivered yet. ``acknowledged`` is the time of the server's response, if there was one."""
+    """A message that was not delivered yet.
+
+    Attributes:
+        begun: Time when the post began.
+        ended: Time when the post was acknowledged or has failed; ``None`` while it runs.
+        available: The ledger's available seconds when the server acknowledged the post; ``None`` if it did not.
+    """
 
     begun: float
-    acknowledged: float | None = None
-    has_failed: bool = False
+    ended: float | None = None
+    available: float | None = None
 
 
 class Ledger:
     """The numbers of the posted messages, and what has become of them. Thread-safe.
 
+    The ledger measures patience in available seconds, which pass only between successful claims. Therefore, an outage
+    delays the detection of a loss, and neither causes nor hides one. A message that may have expired is not lost.
+
     Args:
-        patience: Seconds after which an acknowledged message counts as lost.
+        patience: Available seconds after which an acknowledged message counts as lost.
     """
 
     def __init__(self, patience: float) -> None:
@@ -86,14 +100,15 @@ class Ledger:
         self._pending: dict[int, Pending] = {}
         self._undeleted: set[int] = set()
         self._lost: set[int] = set()
-        self._interrupted_at = 0.0
+        self._available = 0.0
+        self._claimed_at: float | None = None
         self.counts = dict.fromkeys(COUNTERS, 0)
 
     @property
     def pending_count(self) -> int:
         """Number of acknowledged messages that were neither delivered nor lost."""
         with self._lock:
-            return sum(each.acknowledged is not None for each in self._pending.values())
+            return sum(each.available is not None for each in self._pending.values())
 
     @property
     def missing_count(self) -> int:
@@ -111,55 +126,65 @@ class Ledger:
         """Record that the server has stored a message, which may be delivered already."""
         with self._lock:
             self.counts["posted"] += 1
-            if number in self._pending:
-                self._pending[number].acknowledged = now
+            if (found := self._pending.get(number)) is not None:
+                found.ended, found.available = now, self._available
 
-    def fail(self, number: int) -> None:
+    def fail(self, number: int, now: float) -> None:
         """Record that a post has failed: the server may have stored the message or not."""
         with self._lock:
-            if number in self._pending:
-                self._pending[number].has_failed = True
+            if (found := self._pending.get(number)) is not None:
+                found.ended = now
 
-    def deliver(self, number: int, now: float) -> float | None:
-        """Record a delivery. Return the seconds since the post began if it is the first delivery."""
+    def record_claim(self, numbers: list[int], now: float) -> list[float]:
+        """Record the messages of a successful claim, then count overdue messages as lost.
+
+        Returns:
+            The seconds from the post to the delivery of each message that is delivered for the first time.
+        """
         with self._lock:
-            if (found := self._pending.pop(number, None)) is not None:
-                self.counts["received"] += 1
-                self._undeleted.add(number)
-                return now - found.begun
-            if number in self._undeleted:
-                self.counts["redelivered"] += 1
-            elif number in self._lost:
-                self._lost.discard(number)
-                self._undeleted.add(number)
-                self.counts["late"] += 1
-            else:
-                self.counts["duplicates"] += 1
-            return None
+            delays = [delay for number in numbers if (delay := self._deliver(number, now)) is not None]
+            if self._claimed_at is not None:
+                self._available += min(now - self._claimed_at, MAX_CLAIM_GAP)
+            self._claimed_at = now
+            self._find_overdue(now)
+            return delays
 
     def delete(self, number: int) -> None:
         """Record that the server has acknowledged a deletion."""
         with self._lock:
             self._undeleted.discard(number)
 
-    def interrupt(self, now: float) -> None:
-        """Record that no messages can be claimed. Afterwards, each message gets the full patience again."""
-        self._interrupted_at = now
+    def _deliver(self, number: int, now: float) -> float | None:
+        if (found := self._pending.pop(number, None)) is not None:
+            self.counts["received"] += 1
+            self._undeleted.add(number)
+            return now - found.begun
+        if number in self._undeleted:
+            self.counts["redelivered"] += 1
+        elif number in self._lost:
+            self._lost.discard(number)
+            self._undeleted.add(number)
+            self.counts["late"] += 1
+        else:
+            self.counts["duplicates"] += 1
+        return None
 
-    def find_lost(self, now: float) -> int:
-        """Count overdue messages as lost, and return their number. Forget those whose post has failed."""
-        with self._lock:
-            due = now - self.patience
-            overdue = [
-                number
-                for number, each in self._pending.items()
-                if (each.has_failed and max(each.begun, self._interrupted_at) < due)
-                or (each.acknowledged is not None and max(each.acknowledged, self._interrupted_at) < due)
-            ]
-            lost = [number for number in overdue if not self._pending.pop(number).has_failed]
-            self._lost.update(lost)
-            self.counts["lost"] += len(lost)
-            return len(lost)
+    def _find_overdue(self, now: float) -> None:
+        """Count overdue messages as lost, and forget those that the server cannot deliver any more."""
+        for number, each in [*self._pending.items()]:
+            if each.ended is None:
+                continue
+            if each.ended + TTL + EXPIRY_MARGIN < now:
+                del self._pending[number]
+                self.counts["expired"] += each.available is not None
+            elif (
+                each.available is not None
+                and self._available - each.available > self.patience
+                and now < each.begun + TTL - EXPIRY_MARGIN
+            ):
+                del self._pending[number]
+                self._lost.add(number)
+                self.counts["lost"] += 1
 
 
 class Canary:
@@ -186,11 +211,7 @@ class Canary:
             due = time.monotonic()
             while not self._stopping.wait(max(0.0, due - time.monotonic())):
                 due = max(due + self._interval, time.monotonic())
-                number = self._ledger.begin(time.monotonic())
-                body = {RUN: self._run, NUMBER: number}
-                with self._step("post", on_failure=partial(self._ledger.fail, number)):
-                    self._queue.post(body, ttl=TTL)
-                    self._ledger.acknowledge(number, time.monotonic())
+                self._post()
         finally:
             self._stopping.set()
             self._has_posted_all.set()
@@ -209,15 +230,17 @@ class Canary:
         finally:
             self._stopping.set()
 
+    def _post(self) -> None:
+        number = self._ledger.begin(time.monotonic())
+        with self._step("post", on_failure=lambda: self._ledger.fail(number, time.monotonic())):
+            self._queue.post({RUN: self._run, NUMBER: number}, ttl=TTL)
+            self._ledger.acknowledge(number, time.monotonic())
+
     def _claim(self) -> None:
         began = time.monotonic()
-        with self._step("claim", timed=False, on_failure=self._interrupt):
+        with self._step("claim", timed=False, on_failure=partial(time.sleep, RETRY_INTERVAL)):
             claim = self._queue.claim(CLAIM_SIZE, ttl=MIN_TTL, grace=MIN_TTL, wait=WAIT)
             now = time.monotonic()
-            self._ledger.find_lost(now)
-            if not claim.messages:
-                time.sleep(max(0.0, MIN_ROUND - (now - began)))  # the server did not let the claim wait
-                return
             if foreign := [message.id for message in claim.messages if not is_canary(message)]:
                 self._queue.release(claim.id)
                 raise Failure(
@@ -226,18 +249,16 @@ class Canary:
                     exit_code(Invalid()),
                 )
             numbers = [message.body[NUMBER] for message in claim.messages if message.body[RUN] == self._run]
-            for number in numbers:
-                if (delay := self._ledger.deliver(number, now)) is not None:
-                    self.delays.append(delay)
-                    self._metrics.observe("delivery", delay)
+            for delay in self._ledger.record_claim(numbers, now):
+                self.delays.append(delay)
+                self._metrics.observe("delivery", delay)
+            if not claim.messages:
+                time.sleep(max(0.0, MIN_ROUND - (now - began)))  # the server did not let the claim wait
+                return
             with self._step("delete"):
                 self._queue.settle(claim.id, delete="*")
                 for number in numbers:
                     self._ledger.delete(number)
-
-    def _interrupt(self) -> None:
-        self._ledger.interrupt(time.monotonic())
-        time.sleep(RETRY_INTERVAL)
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
