@@ -32,6 +32,8 @@ NUMBER: Final = "number"
 TTL: Final = 3600
 # Seconds around the ttl in which a message may have expired. A claim may extend a message's life by 2 * MIN_TTL.
 EXPIRY_MARGIN: Final = 300
+# Minimum of --patience in seconds: after a crash of the server, a stored claim may hide its messages for MIN_TTL.
+MIN_PATIENCE: Final = MIN_TTL + 30
 # Maximum of --patience in seconds: a message must not expire before it counts as lost.
 MAX_PATIENCE: Final = 1800
 # Maximum number of messages per claim.
@@ -344,7 +346,7 @@ def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
 @click.option("--duration", type=Seconds(0), metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--patience",
-    type=Count(1, MAX_PATIENCE),
+    type=Count(MIN_PATIENCE, MAX_PATIENCE),
     default=120,
     metavar="SECONDS",
     help="Time after which an undelivered message is lost (default 120).",
