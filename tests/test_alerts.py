@@ -55,6 +55,7 @@ WATCHED = {
     "certificate_expires_seconds": "certificate expires",
     "info": "versions differ",
     "canary_lost_total": "canary loss",
+    "canary_posted_total": "canary stopped",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",

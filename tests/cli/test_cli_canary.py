@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Process, Zq
-from tests.client.misbehaving import Proxy
+from tests.client.misbehaving import Proxy, Trouble
 from tests.servers import ZqServer, ask, free_port, wait_for
 from zq.cli.canary import EXPIRY_MARGIN, TTL, Canary, CanaryMetrics, Ledger
 from zq.client import Client
@@ -79,7 +79,7 @@ def test_a_canary_exports_its_counts_until_sigterm(zq: Zq) -> None:
     assert lines[-1]["lost"] == lines[-1]["pending"] == 0
 
 
-def test_a_canary_survives_an_outage(zq: Zq, running: ZqServer) -> None:
+def test_a_canary_survives_an_outage_and_errors_of_the_server(zq: Zq, running: ZqServer) -> None:
     with Proxy(running.url).serving() as proxy:
         zq.env["ZQ_URL"] = proxy.url
         with started(zq, "--retry", "0") as (_, lines):
@@ -87,6 +87,7 @@ def test_a_canary_survives_an_outage(zq: Zq, running: ZqServer) -> None:
             proxy.fails_from = before = len(proxy.seen)
             wait_for(lambda: len(proxy.seen) > before + 10, 30, "the server rejects requests")
             proxy.fails_from = None
+            proxy.troubles.extend([Trouble(passes=False, status=500)] * 4)
             after = len(proxy.seen)
             wait_for(lambda: len(proxy.seen) > after + 20, 30, "the server responds again")
     assert lines[-1]["errors"] > 0
@@ -181,6 +182,19 @@ def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
     assert refusal.exit_code == 4
     assert "Use a queue of the canary's own." in refusal.stderr
     assert [message["body"] for message in zq("list", "canary")][:1] == ["work"]
+
+
+def test_a_rejected_credential_ends_the_canary_with_another_code_than_a_loss(zq: Zq, running: ZqServer) -> None:
+    with Proxy(running.url).serving() as proxy:
+        proxy.plan(*[Trouble(passes=False, status=403)] * 10)
+        zq.env["ZQ_URL"] = proxy.url
+        assert zq.run("canary", *QUICK, "--duration", "30").exit_code == 5
+
+
+def test_a_loss_has_its_own_exit_code(zq: Zq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "missing_count", 1234)
+    result = zq.run("canary", *QUICK, "--duration", "0")
+    assert (result.exit_code, result.stderr) == (9, "zq: Lost messages: 1,234.\n")
 
 
 def test_a_port_that_is_taken_is_rejected(zq: Zq, running: ZqServer) -> None:

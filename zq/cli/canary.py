@@ -14,12 +14,12 @@ import click
 from msgspec import Struct
 
 from zq.cli.bench import percentile
-from zq.cli.failures import Failure, exit_code
+from zq.cli.failures import LOSS, Failure, exit_code
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Message, Queue, UndecodableBody
 from zq.client.stopping import stop_on_signals
-from zq.errors import Invalid, NotFound, TooManyRequests, Unavailable
+from zq.errors import Crowded, Invalid, NotFound, TooManyRequests, Unavailable, ZqError
 from zq.model.limits import MIN_TTL
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ REPORT_INTERVAL: Final = 60.0
 RETRY_INTERVAL: Final = 1.0
 # Minimum seconds between two claims that find no message.
 MIN_ROUND: Final = 0.2
-# Failures during which the canary continues.
-TEMPORARY: Final = (Unavailable, TooManyRequests)
+# Failures after which the canary continues. NotFound: a claim has expired, or the queue was deleted.
+TEMPORARY: Final = (Unavailable, TooManyRequests, Crowded, NotFound)
 # Counters of the ledger that Prometheus scrapes, with their help texts.
 COUNTERS: Final = {
     "posted": "Acknowledged messages.",
@@ -268,7 +268,9 @@ class Canary:
         begun = time.monotonic()
         try:
             yield
-        except (*TEMPORARY, NotFound):  # a claim has expired, or the queue was deleted
+        except ZqError as error:
+            if not isinstance(error, TEMPORARY) and type(error) is not ZqError:  # ZqError itself: status 500
+                raise
             self.error_count += 1
             self._metrics.fail(name)
             on_failure()
@@ -360,7 +362,7 @@ def canary(
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
     Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
-    were delivered or are lost. If messages were lost, the exit code is 1.
+    were delivered or are lost. If messages were lost, the exit code is 9.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))
@@ -376,7 +378,7 @@ def canary(
     for thread in work:
         thread.result()
     if ledger.missing_count:
-        raise Failure(f"Lost messages: {ledger.missing_count:,}.")
+        raise Failure(f"Lost messages: {ledger.missing_count:,}.", LOSS)
     if ledger.pending_count:
         raise Failure(
             f"The server did not respond, so these messages were not delivered: {ledger.pending_count:,}.",
