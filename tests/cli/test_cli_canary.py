@@ -9,12 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from tests.cli.conftest import Process, Zq
 from tests.client.misbehaving import Proxy, Trouble
 from tests.servers import ZqServer, ask, free_port, wait_for
-from zq.cli.canary import EXPIRY_MARGIN, TTL, Canary, CanaryMetrics, Ledger
-from zq.client import Client
+from zq.cli.canary import EXPIRY_MARGIN, TTL, Canary, CanaryMetrics, Ledger, describe_foreign
+from zq.client import Client, Message
 
 QUICK = ("--queue", "canary", "--interval", "0.05")
 
@@ -195,6 +196,31 @@ def test_a_loss_has_its_own_exit_code(zq: Zq, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Ledger, "missing_count", 1234)
     result = zq.run("canary", *QUICK, "--duration", "0")
     assert (result.exit_code, result.stderr) == (9, "zq: Lost messages: 1,234.\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "age", "is_foreign"), [("own", 0, False), ("other", 10, False), ("other", 8, False), ("other", 7, True)]
+)
+def test_a_younger_message_of_another_canary_is_foreign(run: str, age: int, is_foreign: bool) -> None:
+    """An older one is of an earlier run. The age is a rounded number."""
+    message = Message(id="1", href="", ttl=TTL, age=age, raw=Raw(json.dumps({"canary": run, "number": 1}).encode()))
+    assert bool(describe_foreign(message, "own", 10.0)) is is_foreign
+
+
+def test_one_of_two_canaries_on_a_queue_ends(zq: Zq) -> None:
+    with zq.start("canary", *QUICK) as first, zq.start("canary", *QUICK) as second:
+        wait_for(lambda: first.poll() or second.poll(), 30, "a canary ends")
+        ended = first if first.poll() is not None else second
+        assert ended.returncode == 4
+        assert "a message of another running canary" in ended.communicate()[1]
+
+
+def test_the_first_minute_leaves_messages_of_an_earlier_run(zq: Zq) -> None:
+    """The run may have not ended."""
+    zq("post", "canary", '{"canary": "earlier", "number": 1}')
+    (line,) = zq("canary", *QUICK, "--duration", "0.5")
+    assert line["posted"] == line["received"] > 1
+    assert zq("queue", "stats", "canary")[0]["claimed"] == 1
 
 
 def test_a_port_that_is_taken_is_rejected(zq: Zq, running: ZqServer) -> None:

@@ -42,6 +42,8 @@ CLAIM_SIZE: Final = 20
 WAIT: Final = 2
 # Maximum seconds between two successful claims for which the server counts as available.
 MAX_CLAIM_GAP: Final = WAIT + 1
+# Seconds by which the age of a message, a rounded number of the server, may differ from the canary's clock.
+AGE_MARGIN: Final = 2
 # Seconds between two lines of the report.
 REPORT_INTERVAL: Final = 60.0
 # Seconds between two attempts after a failure.
@@ -198,6 +200,7 @@ class Canary:
         self._interval = interval
         self._metrics = metrics
         self._run = uuid4().hex
+        self._started = time.monotonic()
         self._stopping = threading.Event()
         self._has_posted_all = threading.Event()
         self.error_count = 0
@@ -243,24 +246,28 @@ class Canary:
         with self._step("claim", timed=False, on_failure=partial(time.sleep, RETRY_INTERVAL)):
             claim = self._queue.claim(CLAIM_SIZE, ttl=MIN_TTL, grace=MIN_TTL, wait=WAIT)
             now = time.monotonic()
-            if foreign := [message.id for message in claim.messages if not is_canary(message)]:
+            uptime = now - self._started
+            if foreign := next(filter(None, (describe_foreign(one, self._run, uptime) for one in claim.messages)), ""):
                 self._queue.release(claim.id)
                 raise Failure(
-                    f"The queue {self._queue.name} has a message that no canary has posted: {foreign[0]}. Use a queue "
-                    "of the canary's own.",
+                    f"The queue {self._queue.name} has {foreign}. Use a queue of the canary's own.",
                     exit_code(Invalid()),
                 )
-            numbers = [message.body[NUMBER] for message in claim.messages if message.body[RUN] == self._run]
+            own = [message for message in claim.messages if message.body[RUN] == self._run]
+            numbers = [message.body[NUMBER] for message in own]
             for delay in self._ledger.record_claim(numbers, now):
                 self.delays.append(delay)
                 self._metrics.observe("delivery", delay)
             if not claim.messages:
                 time.sleep(max(0.0, MIN_ROUND - (now - began)))  # the server did not let the claim wait
                 return
-            with self._step("delete"):
-                self._queue.settle(claim.id, delete="*")
-                for number in numbers:
-                    self._ledger.delete(number)
+            # If another canary is running, it gets its messages back before they count as lost.
+            deletable = own if uptime < MIN_TTL else claim.messages
+            if deletable:
+                with self._step("delete"):
+                    self._queue.settle(claim.id, delete=[message.id for message in deletable])
+                    for number in numbers:
+                        self._ledger.delete(number)
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -328,6 +335,15 @@ def is_canary(message: Message) -> bool:
     except UndecodableBody:
         return False
     return isinstance(body, dict) and isinstance(body.get(RUN), str) and isinstance(body.get(NUMBER), int)
+
+
+def describe_foreign(message: Message, run: str, uptime: float) -> str:
+    """Describe a message of another running program; "" = a message of this run or of an earlier one."""
+    if not is_canary(message):
+        return f"a message that no canary has posted: {message.id}"
+    if message.body[RUN] != run and message.age + AGE_MARGIN < uptime:
+        return f"a message of another running canary: {message.id}"
+    return ""
 
 
 def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
