@@ -54,7 +54,7 @@ WATCHED = {
     "quota_used_ratio": "quota near",
     "certificate_expires_seconds": "certificate expires",
     "info": "versions differ",
-    "canary_lost_total": "canary loss",
+    "canary_missing": "canary loss",
     "canary_posted_total": "canary stopped",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",

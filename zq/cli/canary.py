@@ -66,6 +66,7 @@ COUNTERS: Final = {
 METRICS: Final = {
     **{f"zq_canary_{name}_total": () for name in COUNTERS},
     "zq_canary_pending": (),
+    "zq_canary_missing": (),
     "zq_canary_errors_total": ("step",),
     "zq_canary_seconds": ("step",),
 }
@@ -307,6 +308,9 @@ class CanaryMetrics:
         registry.register(LedgerCollector())
         Gauge("zq_canary_pending", "Messages that were not delivered yet.", registry=registry).set_function(
             lambda: ledger.pending_count
+        )
+        Gauge("zq_canary_missing", "Lost messages that have not arrived late.", registry=registry).set_function(
+            lambda: ledger.missing_count
         )
         self._errors = Counter(
             "zq_canary_errors_total", "Failed requests, by step: post, claim or delete.", ["step"], registry=registry
