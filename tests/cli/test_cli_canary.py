@@ -120,6 +120,18 @@ def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
     assert ledger.counts["duplicates"] == 1
 
 
+def test_a_redelivery_after_the_patience_is_a_duplicate() -> None:
+    """The server may have deleted the message although the deletion has failed."""
+    ledger = Ledger(10)
+    number = posted(ledger, 0.0)
+    ledger.record_claim([number], 0.0)
+    claim_each_second(ledger, 1, 10)
+    ledger.record_claim([number], 10.5)
+    claim_each_second(ledger, 11, 21)
+    ledger.record_claim([number], 22.0)
+    assert (ledger.counts["redelivered"], ledger.counts["duplicates"]) == (1, 1)
+
+
 def test_a_lost_message_may_arrive_late() -> None:
     """It no longer counts as missing. A message whose post has failed is not lost, whether it arrives or not."""
     ledger = Ledger(10)

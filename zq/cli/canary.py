@@ -59,8 +59,8 @@ COUNTERS: Final = {
     "lost": "Acknowledged messages that were not delivered in time.",
     "expired": "Acknowledged messages that expired during an outage.",
     "late": "Messages that were delivered after they had counted as lost.",
-    "duplicates": "Deliveries of messages whose deletion had been acknowledged.",
-    "redelivered": "Deliveries of messages whose deletion had not been acknowledged.",
+    "duplicates": "Deliveries after an acknowledged deletion, or after --patience.",
+    "redelivered": "Repeated deliveries of messages whose deletion has failed.",
 }
 # The metrics by name, with their labels.
 METRICS: Final = {
@@ -103,7 +103,8 @@ class Ledger:
         self._lock = threading.Lock()
         self._last = 0
         self._pending: dict[int, Pending] = {}
-        self._undeleted: set[int] = set()
+        self._undeleted: dict[int, float] = {}
+        """Delivered messages that may be delivered again, with the available seconds at their last delivery."""
         self._lost: set[int] = set()
         self._available = 0.0
         self._claimed_at: float | None = None
@@ -157,36 +158,33 @@ class Ledger:
     def delete(self, number: int) -> None:
         """Record that the server has acknowledged a deletion."""
         with self._lock:
-            self._undeleted.discard(number)
+            self._undeleted.pop(number, None)
 
     def _deliver(self, number: int, now: float) -> float | None:
-        if (found := self._pending.pop(number, None)) is not None:
+        found = self._pending.pop(number, None)
+        if found is not None:
             self.counts["received"] += 1
-            self._undeleted.add(number)
-            return now - found.begun
-        if number in self._undeleted:
+        elif number in self._undeleted:
             self.counts["redelivered"] += 1
         elif number in self._lost:
             self._lost.discard(number)
-            self._undeleted.add(number)
             self.counts["late"] += 1
         else:
             self.counts["duplicates"] += 1
-        return None
+        self._undeleted[number] = self._available
+        return None if found is None else now - found.begun
 
     def _find_overdue(self, now: float) -> None:
-        """Count overdue messages as lost, and forget those that the server cannot deliver any more."""
+        """Count overdue messages as lost. Forget messages that the server cannot or must not deliver again."""
+        due = self._available - self.patience
+        self._undeleted = {number: last for number, last in self._undeleted.items() if last >= due}
         for number, each in [*self._pending.items()]:
             if each.ended is None:
                 continue
             if each.ended + TTL + EXPIRY_MARGIN < now:
                 del self._pending[number]
                 self.counts["expired"] += each.available is not None
-            elif (
-                each.available is not None
-                and self._available - each.available > self.patience
-                and now < each.begun + TTL - EXPIRY_MARGIN
-            ):
+            elif each.available is not None and each.available < due and now < each.begun + TTL - EXPIRY_MARGIN:
                 del self._pending[number]
                 self._lost.add(number)
                 self.counts["lost"] += 1
