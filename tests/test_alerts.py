@@ -55,7 +55,7 @@ WATCHED = {
     "certificate_expires_seconds": "certificate expires",
     "info": "versions differ",
     "canary_missing": "canary loss",
-    "canary_posted_total": "canary stopped",
+    "canary_received_total": "canary stopped",
     "clock_offset_seconds": "clock",
     "clock_uncertainty_seconds": "clock uncertain",
     "waits_turned_away_total": "waits turned away",
