@@ -3,21 +3,21 @@
 
 import json
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from tests.cli.conftest import Process, Zq
-from tests.client.misbehaving import Proxy
+from tests.client.misbehaving import Proxy, Trouble
 from tests.servers import ZqServer, ask, free_port, wait_for
-from zq.cli.canary import Ledger
-from zq.client import Client
-from zq.errors import ZqError
+from zq.cli.canary import EXPIRY_MARGIN, TTL, Canary, CanaryMetrics, Ledger, describe_foreign
+from zq.client import Client, Message
 
-QUICK = ("--queue", "canary", "--interval", "0.05", "--patience", "2")
+QUICK = ("--queue", "canary", "--interval", "0.05")
 
 
 @contextmanager
@@ -50,33 +50,29 @@ def test_a_canary_of_a_sound_server_finds_no_loss(zq: Zq) -> None:
 
 
 def test_a_canary_finds_what_another_consumer_deletes(zq: Zq) -> None:
-    """The consumer stands for a server that loses acknowledged messages. The exit code is 1."""
-    ended = threading.Event()
-
-    def steal() -> None:
-        with Client(zq.env["ZQ_URL"], project=zq.project) as client:
-            while not ended.is_set():
-                with suppress(ZqError):
-                    client.queue("canary").pop(1, wait=1)
-
-    thief = threading.Thread(target=steal)
-    thief.start()
-    try:
-        result = zq.run("canary", *QUICK, "--duration", "3")
-    finally:
-        ended.set()
-        thief.join()
-    line = json.loads(result.stdout)
-    assert result.exit_code == 1, result.output
-    assert line["lost"] == line["posted"] - line["received"] > 0
-    assert result.stderr == f"zq: Lost messages: {line['lost']}.\n"
+    """The consumer stands for a server that loses acknowledged messages."""
+    ledger = Ledger(0.5)
+    with (
+        Client(zq.env["ZQ_URL"], project=zq.project) as client,
+        Client(zq.env["ZQ_URL"], project=zq.project) as thief,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        runner = Canary(client.queue("canary"), ledger, 0.02, CanaryMetrics(ledger, None))
+        work = [pool.submit(runner.produce), pool.submit(runner.consume)]
+        try:
+            wait_for(lambda: thief.queue("canary").pop(1, wait=1) and ledger.missing_count, 30, "a message is lost")
+        finally:
+            runner.stop()
+        for thread in work:
+            thread.result()
+    assert ledger.counts["lost"] == ledger.counts["posted"] - ledger.counts["received"] > 0
 
 
 def test_a_canary_exports_its_counts_until_sigterm(zq: Zq) -> None:
     port = free_port()
     with started(zq, "--port", str(port)) as (_, lines):
         wait_for(lambda: metric(port, "zq_canary_received_total") > 5, 30, "messages are delivered")
-        assert metric(port, "zq_canary_lost_total") == 0
+        assert metric(port, "zq_canary_lost_total") == metric(port, "zq_canary_missing") == 0
         assert metric(port, 'zq_canary_seconds_count{step="delivery"}') > 0
         assert metric(port, 'zq_canary_seconds_count{step="post"}') > 0
         assert metric(port, 'zq_canary_seconds_count{step="delete"}') > 0
@@ -84,56 +80,112 @@ def test_a_canary_exports_its_counts_until_sigterm(zq: Zq) -> None:
     assert lines[-1]["lost"] == lines[-1]["pending"] == 0
 
 
-def test_an_outage_is_no_loss(zq: Zq, running: ZqServer) -> None:
-    """Messages wait longer than the patience while the server does not respond, and are delivered afterwards."""
+def test_a_canary_survives_an_outage_and_errors_of_the_server(zq: Zq, running: ZqServer) -> None:
     with Proxy(running.url).serving() as proxy:
         zq.env["ZQ_URL"] = proxy.url
         with started(zq, "--retry", "0") as (_, lines):
             wait_for(lambda: len(proxy.seen) > 20, 30, "the canary works")
-            proxy.fails_from = len(proxy.seen)
-            before = len(proxy.seen)
-            wait_for(lambda: len(proxy.seen) > before + 60, 30, "the outage lasts longer than the patience")
+            proxy.fails_from = before = len(proxy.seen)
+            wait_for(lambda: len(proxy.seen) > before + 10, 30, "the server rejects requests")
             proxy.fails_from = None
+            proxy.troubles.extend([Trouble(passes=False, status=500)] * 4)
             after = len(proxy.seen)
             wait_for(lambda: len(proxy.seen) > after + 20, 30, "the server responds again")
     assert lines[-1]["errors"] > 0
     assert lines[-1]["lost"] == lines[-1]["duplicates"] == lines[-1]["pending"] == 0
 
 
-def test_a_failed_deletion_is_followed_by_no_duplicate(zq: Zq, running: ZqServer) -> None:
+def posted(ledger: Ledger, now: float) -> int:
+    """The number of a message that the server acknowledges at once."""
+    number = ledger.begin(now)
+    ledger.acknowledge(number, now)
+    return number
+
+
+def claim_each_second(ledger: Ledger, begin: int, end: int) -> None:
+    """Claims that find no message, from one moment to another."""
+    for now in range(begin, end + 1):
+        ledger.record_claim([], now)
+
+
+def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
     """The message is delivered again after its claim, which the canary expects."""
     ledger = Ledger(10)
     number = ledger.begin(0.0)
-    assert ledger.deliver(number, 1.0) == 1.0
-    assert ledger.deliver(number, 61.0) is None
+    assert ledger.record_claim([number], 1.0) == [1.0]
+    assert ledger.record_claim([number], 61.0) == []
     assert (ledger.counts["redelivered"], ledger.counts["duplicates"]) == (1, 0)
     ledger.delete(number)
-    ledger.deliver(number, 62.0)
+    ledger.record_claim([number], 62.0)
     assert ledger.counts["duplicates"] == 1
+
+
+def test_a_redelivery_after_the_patience_is_a_duplicate() -> None:
+    """The server may have deleted the message although the deletion has failed."""
+    ledger = Ledger(10)
+    number = posted(ledger, 0.0)
+    ledger.record_claim([number], 0.0)
+    claim_each_second(ledger, 1, 10)
+    ledger.record_claim([number], 10.5)
+    claim_each_second(ledger, 11, 21)
+    ledger.record_claim([number], 22.0)
+    assert (ledger.counts["redelivered"], ledger.counts["duplicates"]) == (1, 1)
 
 
 def test_a_lost_message_may_arrive_late() -> None:
     """It no longer counts as missing. A message whose post has failed is not lost, whether it arrives or not."""
     ledger = Ledger(10)
-    first, second = ledger.begin(0.0), ledger.begin(0.0)
-    ledger.acknowledge(first, 1.0)
-    ledger.fail(second)
-    ledger.find_lost(11.0)
-    assert ledger.pending_count == 1
-    ledger.find_lost(11.5)
+    first = posted(ledger, 0.0)
+    ledger.fail(ledger.begin(0.0), 0.0)
+    claim_each_second(ledger, 0, 10)
+    assert (ledger.counts["lost"], ledger.pending_count) == (0, 1)
+    ledger.record_claim([], 10.5)
     assert (ledger.counts["lost"], ledger.missing_count, ledger.pending_count) == (1, 1, 0)
-    ledger.deliver(first, 12.0)
+    ledger.record_claim([first], 12.0)
     assert (ledger.counts["late"], ledger.missing_count) == (1, 0)
 
 
-def test_an_interruption_renews_the_patience() -> None:
+def test_failed_claims_do_not_hide_a_loss() -> None:
+    """Nothing is delivered in ten hours. In every 100 seconds, no claim succeeds for 10 seconds."""
+    ledger = Ledger(120)
+    for now in range(36_000):
+        posted(ledger, now)
+        if now % 100 >= 10:
+            ledger.record_claim([], now)
+    assert ledger.counts["lost"] == 36_000 - ledger.pending_count
+    assert ledger.pending_count < 200
+
+
+def test_an_outage_does_not_consume_patience() -> None:
+    """A pause of any length counts as three seconds."""
     ledger = Ledger(10)
-    ledger.acknowledge(ledger.begin(0.0), 0.0)
-    ledger.interrupt(9.0)
-    ledger.find_lost(18.0)
+    ledger.record_claim([], 0.0)
+    posted(ledger, 0.0)
+    claim_each_second(ledger, 1000, 1007)
     assert ledger.counts["lost"] == 0
-    ledger.find_lost(20.0)
+    claim_each_second(ledger, 1008, 1008)
     assert ledger.counts["lost"] == 1
+
+
+def test_a_claim_that_ends_a_pause_loses_no_message_that_it_delivers() -> None:
+    ledger = Ledger(2)
+    ledger.record_claim([], 0.0)
+    ledger.record_claim([posted(ledger, 0.0)], 200.0)
+    assert (ledger.counts["received"], ledger.counts["lost"], ledger.counts["late"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("age", "expired"), [(TTL - EXPIRY_MARGIN, 0), (TTL, 0), (TTL + 2 * EXPIRY_MARGIN, 1)])
+def test_a_message_that_expires_in_an_outage_is_not_lost(age: int, expired: int) -> None:
+    """A failed post counts neither way."""
+    ledger = Ledger(10)
+    ledger.record_claim([], 0.0)
+    number = posted(ledger, 0.0)
+    ledger.fail(ledger.begin(0.0), 0.0)
+    claim_each_second(ledger, age, age + 20)
+    assert (ledger.counts["lost"], ledger.counts["expired"], ledger.pending_count) == (0, expired, 1 - expired)
+    if not expired:
+        ledger.record_claim([number], age + 21)
+        assert (ledger.counts["received"], ledger.counts["duplicates"]) == (1, 0)
 
 
 def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
@@ -145,10 +197,48 @@ def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
     assert [message["body"] for message in zq("list", "canary")][:1] == ["work"]
 
 
+def test_a_rejected_credential_ends_the_canary_with_another_code_than_a_loss(zq: Zq, running: ZqServer) -> None:
+    with Proxy(running.url).serving() as proxy:
+        proxy.plan(*[Trouble(passes=False, status=403)] * 10)
+        zq.env["ZQ_URL"] = proxy.url
+        assert zq.run("canary", *QUICK, "--duration", "30").exit_code == 5
+
+
+def test_a_loss_has_its_own_exit_code(zq: Zq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "missing_count", 1234)
+    result = zq.run("canary", *QUICK, "--duration", "0")
+    assert (result.exit_code, result.stderr) == (9, "zq: Lost messages: 1,234.\n")
+
+
+@pytest.mark.parametrize(
+    ("run", "age", "is_foreign"), [("own", 0, False), ("other", 10, False), ("other", 8, False), ("other", 7, True)]
+)
+def test_a_younger_message_of_another_canary_is_foreign(run: str, age: int, is_foreign: bool) -> None:
+    """An older one is of an earlier run. The age is a rounded number."""
+    message = Message(id="1", href="", ttl=TTL, age=age, raw=Raw(json.dumps({"canary": run, "number": 1}).encode()))
+    assert bool(describe_foreign(message, "own", 10.0)) is is_foreign
+
+
+def test_one_of_two_canaries_on_a_queue_ends(zq: Zq) -> None:
+    with zq.start("canary", *QUICK) as first, zq.start("canary", *QUICK) as second:
+        wait_for(lambda: first.poll() or second.poll(), 30, "a canary ends")
+        ended = first if first.poll() is not None else second
+        assert ended.returncode == 4
+        assert "a message of another running canary" in ended.communicate()[1]
+
+
+def test_the_first_minute_leaves_messages_of_an_earlier_run(zq: Zq) -> None:
+    """The run may have not ended."""
+    zq("post", "canary", '{"canary": "earlier", "number": 1}')
+    (line,) = zq("canary", *QUICK, "--duration", "0.5")
+    assert line["posted"] == line["received"] > 1
+    assert zq("queue", "stats", "canary")[0]["claimed"] == 1
+
+
 def test_a_port_that_is_taken_is_rejected(zq: Zq, running: ZqServer) -> None:
     assert "in use" in zq.refused(1, "canary", "--queue", "canary", "--port", str(running.port))
 
 
-@pytest.mark.parametrize("option", ["--interval", "--patience"])
-def test_options_are_bounded(zq: Zq, option: str) -> None:
-    assert f"Invalid value for '{option}'" in zq.refused(2, "canary", "--queue", "canary", option, "0")
+@pytest.mark.parametrize(("option", "value"), [("--interval", "0"), ("--patience", "89"), ("--patience", "1801")])
+def test_options_are_bounded(zq: Zq, option: str, value: str) -> None:
+    assert f"Invalid value for '{option}'" in zq.refused(2, "canary", "--queue", "canary", option, value)

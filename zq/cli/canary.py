@@ -14,12 +14,12 @@ import click
 from msgspec import Struct
 
 from zq.cli.bench import percentile
-from zq.cli.failures import Failure, exit_code
+from zq.cli.failures import LOSS, Failure, exit_code
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Message, Queue, UndecodableBody
 from zq.client.stopping import stop_on_signals
-from zq.errors import Invalid, NotFound, TooManyRequests, Unavailable
+from zq.errors import Crowded, Invalid, NotFound, TooManyRequests, Unavailable, ZqError
 from zq.model.limits import MIN_TTL
 
 if TYPE_CHECKING:
@@ -30,33 +30,43 @@ RUN: Final = "canary"
 NUMBER: Final = "number"
 # Seconds after which the server may drop a message.
 TTL: Final = 3600
+# Seconds around the ttl in which a message may have expired. A claim may extend a message's life by 2 * MIN_TTL.
+EXPIRY_MARGIN: Final = 300
+# Minimum of --patience in seconds: after a crash of the server, a stored claim may hide its messages for MIN_TTL.
+MIN_PATIENCE: Final = MIN_TTL + 30
 # Maximum of --patience in seconds: a message must not expire before it counts as lost.
 MAX_PATIENCE: Final = 1800
 # Maximum number of messages per claim.
 CLAIM_SIZE: Final = 20
 # Maximum seconds for which a claim waits, and after which the canary notices that it must stop.
 WAIT: Final = 2
+# Maximum seconds between two successful claims for which the server counts as available.
+MAX_CLAIM_GAP: Final = WAIT + 1
+# Seconds by which the age of a message, a rounded number of the server, may differ from the canary's clock.
+AGE_MARGIN: Final = 2
 # Seconds between two lines of the report.
 REPORT_INTERVAL: Final = 60.0
 # Seconds between two attempts after a failure.
 RETRY_INTERVAL: Final = 1.0
 # Minimum seconds between two claims that find no message.
 MIN_ROUND: Final = 0.2
-# Failures during which the canary continues.
-TEMPORARY: Final = (Unavailable, TooManyRequests)
+# Failures after which the canary continues. NotFound: a claim has expired, or the queue was deleted.
+TEMPORARY: Final = (Unavailable, TooManyRequests, Crowded, NotFound)
 # Counters of the ledger that Prometheus scrapes, with their help texts.
 COUNTERS: Final = {
     "posted": "Acknowledged messages.",
     "received": "Messages that were delivered.",
     "lost": "Acknowledged messages that were not delivered in time.",
+    "expired": "Acknowledged messages that expired during an outage.",
     "late": "Messages that were delivered after they had counted as lost.",
-    "duplicates": "Deliveries of messages whose deletion had been acknowledged.",
-    "redelivered": "Deliveries of messages whose deletion had not been acknowledged.",
+    "duplicates": "Deliveries after an acknowledged deletion, or after --patience.",
+    "redelivered": "Repeated deliveries of messages whose deletion has failed.",
 }
 # The metrics by name, with their labels.
 METRICS: Final = {
     **{f"zq_canary_{name}_total": () for name in COUNTERS},
     "zq_canary_pending": (),
+    "zq_canary_missing": (),
     "zq_canary_errors_total": ("step",),
     "zq_canary_seconds": ("step",),
 }
@@ -65,21 +75,27 @@ BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 
 
 class Pending(Struct):
-    """A posted message that has not been delivered yet.
+    """A message that was not delivered yet.
 
-    ``begun`` is the time at which the post began. ``acknowledged`` is the time at which the server confirmed the post.
+    Attributes:
+        begun: Time when the post began.
+        ended: Time when the post was acknowledged or has failed; ``None`` while it runs.
+        available: The ledger's available seconds when the server acknowledged the post; ``None`` if it did not.
     """
 
     begun: float
-    acknowledged: float | None = None
-    has_failed: bool = False
+    ended: float | None = None
+    available: float | None = None
 
 
 class Ledger:
     """A thread-safe record of the posted messages by number: pending, delivered or lost.
 
+    The ledger measures patience in available seconds, which pass only between successful claims. Therefore, an outage
+    delays the detection of a loss, and neither causes nor hides one. A message that may have expired is not lost.
+
     Args:
-        patience: Seconds after which an acknowledged message counts as lost.
+        patience: Available seconds after which an acknowledged message counts as lost.
     """
 
     def __init__(self, patience: float) -> None:
@@ -87,16 +103,18 @@ class Ledger:
         self._lock = threading.Lock()
         self._last = 0
         self._pending: dict[int, Pending] = {}
-        self._undeleted: set[int] = set()
+        self._undeleted: dict[int, float] = {}
+        """Delivered messages that may be delivered again, with the available seconds at their last delivery."""
         self._lost: set[int] = set()
-        self._interrupted_at = 0.0
+        self._available = 0.0
+        self._claimed_at: float | None = None
         self.counts = dict.fromkeys(COUNTERS, 0)
 
     @property
     def pending_count(self) -> int:
         """Number of acknowledged messages that were neither delivered nor lost."""
         with self._lock:
-            return sum(each.acknowledged is not None for each in self._pending.values())
+            return sum(each.available is not None for each in self._pending.values())
 
     @property
     def missing_count(self) -> int:
@@ -114,58 +132,62 @@ class Ledger:
         """Record that the server has stored a message. The message may already have been delivered."""
         with self._lock:
             self.counts["posted"] += 1
-            if number in self._pending:
-                self._pending[number].acknowledged = now
+            if (found := self._pending.get(number)) is not None:
+                found.ended, found.available = now, self._available
 
-    def fail(self, number: int) -> None:
+    def fail(self, number: int, now: float) -> None:
         """Record that a post has failed: the server may have stored the message or not."""
         with self._lock:
-            if number in self._pending:
-                self._pending[number].has_failed = True
+            if (found := self._pending.get(number)) is not None:
+                found.ended = now
 
-    def deliver(self, number: int, now: float) -> float | None:
-        """Record a delivery. Return the seconds since the post began if it is the first delivery."""
+    def record_claim(self, numbers: list[int], now: float) -> list[float]:
+        """Record the messages of a successful claim, then count overdue messages as lost.
+
+        Returns:
+            The seconds from the post to the delivery of each message that is delivered for the first time.
+        """
         with self._lock:
-            if (found := self._pending.pop(number, None)) is not None:
-                self.counts["received"] += 1
-                self._undeleted.add(number)
-                return now - found.begun
-            if number in self._undeleted:
-                self.counts["redelivered"] += 1
-            elif number in self._lost:
-                self._lost.discard(number)
-                self._undeleted.add(number)
-                self.counts["late"] += 1
-            else:
-                self.counts["duplicates"] += 1
-            return None
+            delays = [delay for number in numbers if (delay := self._deliver(number, now)) is not None]
+            if self._claimed_at is not None:
+                self._available += min(now - self._claimed_at, MAX_CLAIM_GAP)
+            self._claimed_at = now
+            self._find_overdue(now)
+            return delays
 
     def delete(self, number: int) -> None:
         """Record that the server has acknowledged a deletion."""
         with self._lock:
-            self._undeleted.discard(number)
+            self._undeleted.pop(number, None)
 
-    def interrupt(self, now: float) -> None:
-        """Record that no messages can be claimed at present.
+    def _deliver(self, number: int, now: float) -> float | None:
+        found = self._pending.pop(number, None)
+        if found is not None:
+            self.counts["received"] += 1
+        elif number in self._undeleted:
+            self.counts["redelivered"] += 1
+        elif number in self._lost:
+            self._lost.discard(number)
+            self.counts["late"] += 1
+        else:
+            self.counts["duplicates"] += 1
+        self._undeleted[number] = self._available
+        return None if found is None else now - found.begun
 
-        Until ``patience`` seconds after ``now``, no pending message counts as lost.
-        """
-        self._interrupted_at = now
-
-    def find_lost(self, now: float) -> int:
-        """Count overdue messages as lost, and return their number. Forget an overdue message if its post has failed."""
-        with self._lock:
-            due = now - self.patience
-            overdue = [
-                number
-                for number, each in self._pending.items()
-                if (each.has_failed and max(each.begun, self._interrupted_at) < due)
-                or (each.acknowledged is not None and max(each.acknowledged, self._interrupted_at) < due)
-            ]
-            lost = [number for number in overdue if not self._pending.pop(number).has_failed]
-            self._lost.update(lost)
-            self.counts["lost"] += len(lost)
-            return len(lost)
+    def _find_overdue(self, now: float) -> None:
+        """Count overdue messages as lost. Forget messages that the server cannot or must not deliver again."""
+        due = self._available - self.patience
+        self._undeleted = {number: last for number, last in self._undeleted.items() if last >= due}
+        for number, each in [*self._pending.items()]:
+            if each.ended is None:
+                continue
+            if each.ended + TTL + EXPIRY_MARGIN < now:
+                del self._pending[number]
+                self.counts["expired"] += each.available is not None
+            elif each.available is not None and each.available < due and now < each.begun + TTL - EXPIRY_MARGIN:
+                del self._pending[number]
+                self._lost.add(number)
+                self.counts["lost"] += 1
 
 
 class Canary:
@@ -177,6 +199,7 @@ class Canary:
         self._interval = interval
         self._metrics = metrics
         self._run = uuid4().hex
+        self._started = time.monotonic()
         self._stopping = threading.Event()
         self._has_posted_all = threading.Event()
         self.error_count = 0
@@ -192,11 +215,7 @@ class Canary:
             due = time.monotonic()
             while not self._stopping.wait(max(0.0, due - time.monotonic())):
                 due = max(due + self._interval, time.monotonic())
-                number = self._ledger.begin(time.monotonic())
-                body = {RUN: self._run, NUMBER: number}
-                with self._step("post", on_failure=partial(self._ledger.fail, number)):
-                    self._queue.post(body, ttl=TTL)
-                    self._ledger.acknowledge(number, time.monotonic())
+                self._post()
         finally:
             self._stopping.set()
             self._has_posted_all.set()
@@ -215,35 +234,39 @@ class Canary:
         finally:
             self._stopping.set()
 
+    def _post(self) -> None:
+        number = self._ledger.begin(time.monotonic())
+        with self._step("post", on_failure=lambda: self._ledger.fail(number, time.monotonic())):
+            self._queue.post({RUN: self._run, NUMBER: number}, ttl=TTL)
+            self._ledger.acknowledge(number, time.monotonic())
+
     def _claim(self) -> None:
         began = time.monotonic()
-        with self._step("claim", timed=False, on_failure=self._interrupt):
+        with self._step("claim", timed=False, on_failure=partial(time.sleep, RETRY_INTERVAL)):
             claim = self._queue.claim(CLAIM_SIZE, ttl=MIN_TTL, grace=MIN_TTL, wait=WAIT)
             now = time.monotonic()
-            self._ledger.find_lost(now)
+            uptime = now - self._started
+            if foreign := next(filter(None, (describe_foreign(one, self._run, uptime) for one in claim.messages)), ""):
+                self._queue.release(claim.id)
+                raise Failure(
+                    f"The queue {self._queue.name} has {foreign}. Use a queue of the canary's own.",
+                    exit_code(Invalid()),
+                )
+            own = [message for message in claim.messages if message.body[RUN] == self._run]
+            numbers = [message.body[NUMBER] for message in own]
+            for delay in self._ledger.record_claim(numbers, now):
+                self.delays.append(delay)
+                self._metrics.observe("delivery", delay)
             if not claim.messages:
                 time.sleep(max(0.0, MIN_ROUND - (now - began)))  # the server did not let the claim wait
                 return
-            if foreign := [message.id for message in claim.messages if not is_canary(message)]:
-                self._queue.release(claim.id)
-                raise Failure(
-                    f"The queue {self._queue.name} has a message that no canary has posted: {foreign[0]}. Use a queue "
-                    "of the canary's own.",
-                    exit_code(Invalid()),
-                )
-            numbers = [message.body[NUMBER] for message in claim.messages if message.body[RUN] == self._run]
-            for number in numbers:
-                if (delay := self._ledger.deliver(number, now)) is not None:
-                    self.delays.append(delay)
-                    self._metrics.observe("delivery", delay)
-            with self._step("delete"):
-                self._queue.settle(claim.id, delete="*")
-                for number in numbers:
-                    self._ledger.delete(number)
-
-    def _interrupt(self) -> None:
-        self._ledger.interrupt(time.monotonic())
-        time.sleep(RETRY_INTERVAL)
+            # If another canary is running, it gets its messages back before they count as lost.
+            deletable = own if uptime < MIN_TTL else claim.messages
+            if deletable:
+                with self._step("delete"):
+                    self._queue.settle(claim.id, delete=[message.id for message in deletable])
+                    for number in numbers:
+                        self._ledger.delete(number)
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -254,7 +277,9 @@ class Canary:
         begun = time.monotonic()
         try:
             yield
-        except (*TEMPORARY, NotFound):  # a claim has expired, or the queue was deleted
+        except ZqError as error:
+            if not isinstance(error, TEMPORARY) and type(error) is not ZqError:  # ZqError itself: status 500
+                raise
             self.error_count += 1
             self._metrics.fail(name)
             on_failure()
@@ -285,6 +310,9 @@ class CanaryMetrics:
         Gauge("zq_canary_pending", "Messages that were not delivered yet.", registry=registry).set_function(
             lambda: ledger.pending_count
         )
+        Gauge("zq_canary_missing", "Lost messages that have not arrived late.", registry=registry).set_function(
+            lambda: ledger.missing_count
+        )
         self._errors = Counter(
             "zq_canary_errors_total", "Failed requests, by step: post, claim or delete.", ["step"], registry=registry
         )
@@ -314,6 +342,15 @@ def is_canary(message: Message) -> bool:
     return isinstance(body, dict) and isinstance(body.get(RUN), str) and isinstance(body.get(NUMBER), int)
 
 
+def describe_foreign(message: Message, run: str, uptime: float) -> str:
+    """Describe a message of another running program; "" = a message of this run or of an earlier one."""
+    if not is_canary(message):
+        return f"a message that no canary has posted: {message.id}"
+    if message.body[RUN] != run and message.age + AGE_MARGIN < uptime:
+        return f"a message of another running canary: {message.id}"
+    return ""
+
+
 def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
     """Serve metrics in a background thread, and return their registry. Raises ``OSError`` if the address is in use."""
     from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
@@ -332,7 +369,7 @@ def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
 @click.option("--duration", type=Seconds(0), metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--patience",
-    type=Count(1, MAX_PATIENCE),
+    type=Count(MIN_PATIENCE, MAX_PATIENCE),
     default=120,
     metavar="SECONDS",
     help="Time after which an undelivered message is lost (default 120).",
@@ -346,7 +383,7 @@ def canary(
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
     Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
-    were delivered or are lost. If messages were lost, the exit code is 1.
+    were delivered or are lost. If messages were lost, the exit code is 9.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))
@@ -362,7 +399,7 @@ def canary(
     for thread in work:
         thread.result()
     if ledger.missing_count:
-        raise Failure(f"Lost messages: {ledger.missing_count:,}.")
+        raise Failure(f"Lost messages: {ledger.missing_count:,}.", LOSS)
     if ledger.pending_count:
         raise Failure(
             f"The server did not respond, so these messages were not delivered: {ledger.pending_count:,}.",

@@ -29,6 +29,8 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
 RESOURCE_ERRORS: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
 # Exit code of a dry run that found changes.
 DRIFT: Final = 8
+# Exit code of a canary that has lost messages.
+LOSS: Final = 9
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
