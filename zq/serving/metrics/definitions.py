@@ -157,7 +157,12 @@ SERVER: Final[dict[str, Definition]] = {
     "draining": _gauge("1 while the server drains or stops."),
     "open_files_ratio": _gauge("Open files of the scraped process, as a fraction of its limit."),
     "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent without TLS."),
-    "quota_used_ratio": _gauge("Used fraction of each quota, by the project that uses most of it.", "limit", "project"),
+    "quota_used_ratio": _gauge(
+        "Largest used fraction of stored_messages, stored_bytes and metadata_bytes that the scraped process has cached,"
+        " of projects whose writes it has checked within 5 minutes.",
+        "limit",
+        "project",
+    ),
 }
 ALL: Final = COUNTED | STORE_TOTALS | STORE_GAUGES | READ | SERVER
 # Additional labels of queue metrics if ``[metrics] per_queue`` is set.
