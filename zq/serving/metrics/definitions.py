@@ -156,7 +156,7 @@ READ: Final[dict[str, Definition]] = {
 SERVER: Final[dict[str, Definition]] = {
     "draining": _gauge("1 while the server drains or stops."),
     "open_files_ratio": _gauge("Open files of the scraped process, as a fraction of its limit."),
-    "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent without TLS."),
+    "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent if unknown."),
     "quota_used_ratio": _gauge(
         "Largest used fraction of stored_messages, stored_bytes and metadata_bytes that the scraped process has cached,"
         " of projects whose writes it has checked within 5 minutes.",
