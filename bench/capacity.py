@@ -50,7 +50,9 @@ ROWS: Final = tuple(row for row in table.ROWS if row.name in ("post 1", "post 10
 # Requests per second that a server process does not reach, with messages to be claimed for so many.
 MAX_RATE: Final = 3000
 CASE: Final = Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
-SHARES: Final = (0.5, 0.8)
+# Part of the full load at which latencies are measured, and number of rounds that find the pause for it.
+SHARE: Final = 0.5
+CALIBRATIONS: Final = 2
 DEPTHS: Final = (10_000, 100_000, 1_000_000)
 # Requests of one client on a backlog.
 TURNS: Final = 200
@@ -179,13 +181,14 @@ def rates(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
     with sides(store, "granian", ["zq"], 1) as (side,):
         for row in ROWS:
             full = load(side, row, plan, MAX_RATE)
-            at = [load(side, row, plan, full.per_second * share, is_paced=True) for share in SHARES]
+            paced = load(side, row, plan, full.per_second * SHARE, is_paced=True)
             yield (
                 f"{NAMES[store]}: {row.name}",
                 f"{full.per_second:,.0f}",
                 f"{1e6 / full.server:,.0f}",
                 f"{1e6 / full.store:,.0f}" if full.store else "-",
-                *(f"{each.p99:.0f}" for each in at),
+                f"{paced.p99:.0f}",
+                f"{paced.per_second / full.per_second:.0%}",
             )
 
 
@@ -195,18 +198,30 @@ def load(side: Side, row: Row, plan: Plan, rate: float, is_paced: bool = False) 
     The server never reaches ``rate`` at full load.
     """
     pause = table.CONNECTIONS_AT_HALF / rate * 1000 if is_paced else 0.0
-    rounds = []
-    for _ in range(plan.rounds):
+    calibrations = CALIBRATIONS if is_paced else 0
+    rounds: list[Measured] = []
+    for _ in range(calibrations + plan.rounds):
         for number in range(CASE.queues):
             count = int(1.5 * rate * row.drain * plan.seconds / CASE.queues) + 20
             fill(side.url, f"bq{number}", count, body=table.body(CASE.size), ttl=TTL)
         rounds.append(table.load(side, row, CASE, plan.seconds, pause))
         assert not rounds[-1].failed, f"{row.name} failed."
-    return Measured.middle(rounds)
+        if len(rounds) <= calibrations:
+            pause = corrected_pause(pause, rounds[-1].per_second, rate)
+    return Measured.middle(rounds[calibrations:])
+
+
+def corrected_pause(pause: float, achieved: float, rate: float) -> float:
+    """Return the pause between an answer and the next request, in milliseconds, for ``rate`` requests per second.
+
+    With ``pause``, the connections achieved ``achieved`` requests per second: the rest of their time is the latency.
+    """
+    latency = table.CONNECTIONS_AT_HALF / achieved * 1000 - pause
+    return max(0.1, table.CONNECTIONS_AT_HALF / rate * 1000 - latency)
 
 
 def rates_table(stores: Sequence[str], plan: Plan) -> str:
-    heads = ("Requests", "per second", "per server core", "per store core", *(f"p99 at {s:.0%} (ms)" for s in SHARES))
+    heads = ("Requests", "per second", "per server core", "per store core", "p99 (ms)", "at load")
     return render(heads, [row for store in stores for row in rates(store, plan)])
 
 

@@ -106,6 +106,13 @@ def test_the_sentences_of_the_page_follow_from_its_numbers() -> None:
     assert capacity.expiry_sentence(float(rate.replace(",", ""))) in page
 
 
+def test_the_pause_is_corrected_by_the_latency() -> None:
+    """A pause after each answer of 20 ms makes 64 connections slower than the pause alone says."""
+    achieved = 64 / (0.064 + 0.020)
+    assert capacity.corrected_pause(64.0, achieved, 1000.0) == pytest.approx(44.0)
+    assert capacity.corrected_pause(64.0, achieved, 10_000.0) > 0
+
+
 def test_the_memory_of_a_process_counts_shared_pages_once() -> None:
     """Of a process without children, it is less than the resident memory."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
