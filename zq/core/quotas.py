@@ -37,7 +37,7 @@ from zq.core.usage_quotas import (
     beyond_free,
     exceeded,
 )
-from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
+from zq.errors import MetadataConflict, NotBuilt, ProjectInactive, QuotaExceeded, Unavailable
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import Document, DocumentRef
 from zq.model.limits import check_range, project_id
@@ -388,8 +388,8 @@ def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` if the project's state forbids the request. ``changes``: whether the request writes."""
+    """Raise ``ProjectInactive`` if the project's state forbids the request. ``changes``: whether the request writes."""
     if state is State.SUSPENDED:
-        raise NotAuthorized("The project is suspended.")
+        raise ProjectInactive("The project is suspended.")
     if state is State.READ_ONLY and changes:
-        raise NotAuthorized("The project is read-only.")
+        raise ProjectInactive("The project is read-only.")

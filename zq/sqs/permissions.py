@@ -45,7 +45,7 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
     """Return a copy of the call for the account that owns the queue, if the caller belongs to another account.
 
     Raises ``SqsError`` if the account does not exist or the queue's policy does not allow the operation. Raises
-    ``NotAuthorized`` if the owner's project is suspended or read-only.
+    ``ProjectInactive`` if the owner's project is suspended or read-only.
     """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:

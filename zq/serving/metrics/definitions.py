@@ -76,7 +76,8 @@ COUNTED: Final[dict[str, Definition]] = {
     "wakeups_total": _counter("Wake-ups of waiting requests, by whether the request then found a message.", "found"),
     "waits_turned_away_total": _counter("Requests that could not wait because max_waiters was reached."),
     "auth_failures_total": _counter(
-        "Requests rejected because of their credential: unauthenticated, forbidden or throttled.", "reason"
+        "Requests rejected because of their credential (unauthenticated, forbidden, throttled) or project_inactive.",
+        "reason",
     ),
     "quota_refusals_total": _counter("Requests rejected because of a quota or rate limit, by its name.", "limit"),
     "messages_published_total": _counter("Messages published to topics."),
