@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of ``api-ref/capacity.md``: space per message, rates per core, memory, and the effect of a backlog.
+"""The tables of ``api-ref/capacity.md``: space per message, rates per core, memory, a backlog, and expiry.
 
 ``python -m bench.capacity [--stores rocksdb,redis,mongodb] [--write api-ref/capacity.md] [--quick]`` needs wrk on PATH.
 It prints the tables. With ``--write``, it replaces those of the page, each of which lies between ``<!-- NAME -->`` and
-``<!-- / -->``. It takes about 15 minutes and 3 GB of memory and disk.
+``<!-- / -->``, if all parts and stores have been measured. It takes about 15 minutes and 3 GB of memory and disk.
 
 Bodies are random, so that no store compresses them. Processor time is that of all processes of the server and of the
 store, so rates per core depend little on other work of the machine. Latencies depend on it.
@@ -17,7 +17,7 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from http.client import HTTPConnection
@@ -27,13 +27,15 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bench import table
+from bench.expiry import crowd
 from bench.http import HEADERS, fill
 from bench.sides import STORES, Side, available, choice, on_store, sides
 from bench.table import Case, Measured, Row
-from bench.weight import resident, stored
+from bench.weight import memory_of, stored
 from tests.abilities import demand
 from tests.servers import ZqServer, wait_for
 from zq import __version__
+from zq.model.expiry import Expiry, Steps
 
 SIZES: Final = (100, 1000, 10_000)
 NAMES: Final = {"rocksdb": "embedded", "redis": "Redis", "mongodb": "MongoDB"}
@@ -48,7 +50,9 @@ ROWS: Final = tuple(row for row in table.ROWS if row.name in ("post 1", "post 10
 # Requests per second that a server process does not reach, with messages to be claimed for so many.
 MAX_RATE: Final = 3000
 CASE: Final = Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
-SHARES: Final = (0.5, 0.8)
+# Part of the full load at which latencies are measured, and number of rounds that find the pause for it.
+SHARE: Final = 0.5
+CALIBRATIONS: Final = 2
 DEPTHS: Final = (10_000, 100_000, 1_000_000)
 # Requests of one client on a backlog.
 TURNS: Final = 200
@@ -61,6 +65,9 @@ CLAIM: Final = '{"ttl": 300, "grace": 60}'
 EXAMPLE: Final = (200, 3 * 86_400, 1000)
 # Files may need twice the space of the messages while a compaction rewrites them.
 COMPACTION: Final = 2
+# Redis's memory for a message, relative to that of its data.
+REDIS_RESERVE: Final = 1.3
+BILLION: Final = 1_000_000_000
 
 
 class Plan(NamedTuple):
@@ -71,9 +78,10 @@ class Plan(NamedTuple):
     seconds: float = 2.0
     rounds: int = 3
     depths: Sequence[int] = DEPTHS
+    expired: int = 200_000
 
 
-QUICK: Final = Plan(filled=1, counts=(2000, 2000), seconds=0.5, rounds=1, depths=(1000, 2000))
+QUICK: Final = Plan(filled=1, counts=(2000, 2000), seconds=0.5, rounds=1, depths=(1000, 2000), expired=1000)
 
 
 def random_body(size: int) -> str:
@@ -129,14 +137,43 @@ def space_table(stores: Sequence[str], plan: Plan) -> tuple[str, dict[str, list[
     return render(("Store", *(f"{size:,} bytes" for size in SIZES)), rows), found
 
 
-def example(bytes: float) -> str:
-    """Return the formula with numbers, for a store that needs ``bytes`` per message of the example's size."""
+def example(found: Mapping[str, Sequence[float]]) -> str:
+    """Return the formulas with numbers, from the bytes per message by store."""
     rate, lifetime, size = EXAMPLE
-    needed = rate * lifetime * bytes * COMPACTION / 1e9
-    return (
-        f"{rate} messages of {size:,} bytes per second that live {lifetime // 86_400} days need\n"
-        f"`{rate} * {lifetime} * {bytes:.0f} * {COMPACTION}` bytes = {needed:,.0f} GB in the embedded store.\n"
-    )
+    texts = []
+    if "rocksdb" in found:
+        bytes = round(found["rocksdb"][SIZES.index(size)])
+        texts.append(
+            f"{rate} messages of {size:,} bytes per second that live {lifetime // 86_400} days need\n"
+            f"`{rate} * {lifetime} * {bytes} * {COMPACTION}` bytes = "
+            f"{rate * lifetime * bytes * COMPACTION / 1e9:,.0f} GB in the embedded store.\n"
+        )
+    if "redis" in found:
+        bytes = round(found["redis"][0])
+        texts.append(
+            f"A billion messages of {SIZES[0]} bytes need `1e9 * {bytes} * {REDIS_RESERVE}` bytes = "
+            f"{BILLION * bytes * REDIS_RESERVE / 1e9:,.0f} GB in Redis.\n"
+        )
+    return "".join(texts)
+
+
+def expiry(plan: Plan) -> str:
+    """Measure how fast a sweep of the embedded store removes expired messages, without requests."""
+    rates = []
+    with crowd.store("rocksdb") as (uri, _), crowd.opened(uri, Expiry(delete_on_read=False)) as storage:
+        for number in range(1, plan.rounds + 1):
+            expires = storage.now() + number * TTL
+            crowd.post(storage, crowd.QUEUE, [TTL] * plan.expired, expires - TTL)
+            began = time.perf_counter()
+            removed = storage.maintain(expires, None, Steps(1000, 1 << 40))
+            rates.append(removed / (time.perf_counter() - began))
+            assert removed == plan.expired, removed
+    return expiry_sentence(median(rates))
+
+
+def expiry_sentence(rate: float) -> str:
+    hours = BILLION / rate / 3600
+    return f"The embedded store sweeps {rate:,.0f} messages per second, a billion in {hours:.0f} hours.\n"
 
 
 def rates(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
@@ -144,13 +181,14 @@ def rates(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
     with sides(store, "granian", ["zq"], 1) as (side,):
         for row in ROWS:
             full = load(side, row, plan, MAX_RATE)
-            at = [load(side, row, plan, full.per_second * share, is_paced=True) for share in SHARES]
+            paced = load(side, row, plan, full.per_second * SHARE, is_paced=True)
             yield (
                 f"{NAMES[store]}: {row.name}",
                 f"{full.per_second:,.0f}",
                 f"{1e6 / full.server:,.0f}",
                 f"{1e6 / full.store:,.0f}" if full.store else "-",
-                *(f"{each.p99:.0f}" for each in at),
+                f"{paced.p99:.0f}",
+                f"{paced.per_second / full.per_second:.0%}",
             )
 
 
@@ -160,18 +198,30 @@ def load(side: Side, row: Row, plan: Plan, rate: float, is_paced: bool = False) 
     The server never reaches ``rate`` at full load.
     """
     pause = table.CONNECTIONS_AT_HALF / rate * 1000 if is_paced else 0.0
-    rounds = []
-    for _ in range(plan.rounds):
+    calibrations = CALIBRATIONS if is_paced else 0
+    rounds: list[Measured] = []
+    for _ in range(calibrations + plan.rounds):
         for number in range(CASE.queues):
             count = int(1.5 * rate * row.drain * plan.seconds / CASE.queues) + 20
             fill(side.url, f"bq{number}", count, body=table.body(CASE.size), ttl=TTL)
         rounds.append(table.load(side, row, CASE, plan.seconds, pause))
         assert not rounds[-1].failed, f"{row.name} failed."
-    return Measured.middle(rounds)
+        if len(rounds) <= calibrations:
+            pause = corrected_pause(pause, rounds[-1].per_second, rate)
+    return Measured.middle(rounds[calibrations:])
+
+
+def corrected_pause(pause: float, achieved: float, rate: float) -> float:
+    """Return the pause between an answer and the next request, in milliseconds, for ``rate`` requests per second.
+
+    With ``pause``, the connections achieved ``achieved`` requests per second: the rest of their time is the latency.
+    """
+    latency = table.CONNECTIONS_AT_HALF / achieved * 1000 - pause
+    return max(0.1, table.CONNECTIONS_AT_HALF / rate * 1000 - latency)
 
 
 def rates_table(stores: Sequence[str], plan: Plan) -> str:
-    heads = ("Requests", "per second", "per server core", "per store core", *(f"p99 at {s:.0%} (ms)" for s in SHARES))
+    heads = ("Requests", "per second", "per server core", "per store core", "p99 (ms)", "at load")
     return render(heads, [row for store in stores for row in rates(store, plan)])
 
 
@@ -181,18 +231,18 @@ def memory_table(plan: Plan) -> str:
     with on_store("rocksdb") as (uri, _, _), ZqServer(uri, engine="granian", config=config, forked=False) as server:
         connection = HTTPConnection(urlsplit(server.url).netloc)
         request(connection, "POST", "/v2/queues/first/messages", '{"messages": [{"body": 1}]}')
-        idle = resident(server.pid)
+        idle = memory_of(server.pid)
         for number in range(QUEUES):
             request(connection, "PUT", f"/v2/queues/q{number}")
-        queues = resident(server.pid)
+        queues = memory_of(server.pid)
         with waiting(server):
-            waiters = resident(server.pid)
+            waiters = memory_of(server.pid)
     rows = [
         ("idle server", f"{idle / 1e6:.0f} MB"),
         (f"{QUEUES:,} queues", f"{(queues - idle) / 1e6:.1f} MB"),
         ("waiting request, with its connection", f"{(waiters - queues) / WAITERS / 1e3:.0f} kB"),
     ]
-    return render(("Server", "Memory"), rows)
+    return render(("Server, embedded store", "Memory"), rows)
 
 
 @contextmanager
@@ -247,8 +297,8 @@ def machine() -> str:
 
 def render(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table. All columns but the first are numbers."""
-    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    first, *others = (f"| {' | '.join(cells)} |\n" for cells in [heads, *rows])
+    return "".join([first, f"|---|{'--:|' * (len(heads) - 1)}\n", *others])
 
 
 def replace(page: str, name: str, text: str) -> str:
@@ -264,31 +314,34 @@ def replace(page: str, name: str, text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stores", default=",".join(STORES), type=choice("store", STORES))
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="page whose tables to replace")
-    parser.add_argument("--parts", default="space,rates,memory,backlog", type=choice("part", PARTS))
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="page whose tables to replace; all parts and stores")
+    parser.add_argument("--parts", default=",".join(PARTS), type=choice("part", PARTS))
     parser.add_argument("--quick", action="store_true", help="measure next to nothing, to try the command")
     arguments = parser.parse_args()
     demand("wrk")
     plan, stores = QUICK if arguments.quick else Plan(), [*available(arguments.stores)]
-    loads = [os.getloadavg()[0]]
+    if arguments.write and not (arguments.quick or ({*arguments.parts} == {*PARTS} and {*stores} == {*STORES})):
+        parser.error("--write needs all parts and stores, because the page has one date for all tables.")
+    loads, texts = [os.getloadavg()[0]], {}
     for part in arguments.parts:
         for name, text in PARTS[part](stores, plan).items():
             print(f"{name}\n\n{text}", flush=True)
             loads.append(os.getloadavg()[0])
-            if arguments.write:
-                told = (
-                    f"Measured on {datetime.now(UTC):%Y-%m-%d} with zq {__version__}:\n{machine()}.\n"
-                    f"Other programs ran, too: the load average was {min(loads):.0f} to {max(loads):.0f}.\n"
-                )
-                page = replace(arguments.write.read_text(), name, text)
-                arguments.write.write_text(replace(page, "machine", told))
+            texts[name] = text
+    if arguments.write:
+        texts["machine"] = (
+            f"Measured on {datetime.now(UTC):%Y-%m-%d} with zq {__version__}:\n{machine()}.\n"
+            f"The load average was {min(loads):.0f} to {max(loads):.0f}.\n"
+        )
+        page = arguments.write.read_text()
+        for name, text in texts.items():
+            page = replace(page, name, text)
+        arguments.write.write_text(page)
 
 
 def space_parts(stores: Sequence[str], plan: Plan) -> dict[str, str]:
     text, found = space_table(stores, plan)
-    return {"space": text} | (
-        {"example": example(found["rocksdb"][SIZES.index(EXAMPLE[2])])} if "rocksdb" in found else {}
-    )
+    return {"space": text, "example": example(found)}
 
 
 PARTS: Final[dict[str, Callable[[Sequence[str], Plan], dict[str, str]]]] = {
@@ -296,6 +349,7 @@ PARTS: Final[dict[str, Callable[[Sequence[str], Plan], dict[str, str]]]] = {
     "rates": lambda stores, plan: {"rates": rates_table(stores, plan)},
     "memory": lambda _, plan: {"memory": memory_table(plan)},
     "backlog": lambda stores, plan: {"backlog": backlog_table(stores, plan)},
+    "expiry": lambda _, plan: {"expiry": expiry(plan)},
 }
 
 

@@ -30,10 +30,11 @@ def stored(store: str, uri: str) -> int:
     return sum(file.stat().st_size for file in Path(uri.removeprefix("rocksdb://")).rglob("*") if file.is_file())
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory of a process and those that it started."""
+def memory_of(pid: int) -> int:
+    """Return the bytes of memory of a process and its children. Pages that they share count once."""
     pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    return sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) * 4096 for one in pids)
+    lines = [line.split() for each in pids for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()]
+    return sum(int(line[1]) * 1024 for line in lines if line[0] == "Pss:")
 
 
 def main() -> None:
@@ -48,9 +49,9 @@ def main() -> None:
         with on_store(store) as (uri, _, _):
             with ZqServer(uri, engine="granian", forked=False) as server:
                 fill(server.url, "weighed", 1000, body=table.body(arguments.size), ttl=3600)
-                before, memory = stored(store, uri), resident(server.pid)
+                before, memory = stored(store, uri), memory_of(server.pid)
                 fill(server.url, "weighed", arguments.count, body=table.body(arguments.size), ttl=3600)
-                more = resident(server.pid) - memory
+                more = memory_of(server.pid) - memory
                 after = stored(store, uri)
             if store == "rocksdb":
                 after = stored(store, uri)

@@ -22,11 +22,13 @@ def issue(
     authority: str = "",
     days: float = 1,
     curve: type[ec.EllipticCurve] = ec.SECP256R1,
+    purpose: x509.ObjectIdentifier | None = None,
 ) -> Path:
     """Write ``name.pem`` and ``name.key``, and return the path of the certificate.
 
     ``subject`` is in the notation of RFC 4514. Without ``authority``, the name of a certificate in the folder, the
     certificate is an authority itself; with or without, it is valid for this machine and expires after ``days``.
+    ``purpose``: its extended key usage.
     """
     key, now = ec.generate_private_key(curve()), datetime.now(UTC)
     its_name = x509.Name.from_rfc4514_string(subject)
@@ -49,6 +51,8 @@ def issue(
         others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
         none = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
         builder = builder.add_extension(x509.KeyUsage(**signs, **none), critical=True)
+    if purpose is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
     made = folder / f"{name}.pem"
     made.write_bytes(builder.sign(signer, hashes.SHA256()).public_bytes(PEM))
     secret = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

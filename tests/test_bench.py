@@ -2,6 +2,7 @@
 """The benchmark runs: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench import capacity, table
+from bench.weight import memory_of
+from tests.servers import wait_for
 from zq import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -79,6 +82,44 @@ def test_the_page_names_a_version_at_most_two_minors_old() -> None:
     assert len(measured) == 1
     assert measured[0][0] == major
     assert int(minor) - int(measured[0][1]) <= 2
+
+
+def test_a_partial_measurement_does_not_replace_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page has one date for all tables."""
+    page = tmp_path / "capacity.md"
+    monkeypatch.setattr(capacity, "demand", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["capacity", "--parts", "space", "--write", str(page)])
+    with pytest.raises(SystemExit):
+        capacity.main()
+    assert "--write needs all parts and stores" in capsys.readouterr().err
+
+
+def test_the_sentences_of_the_page_follow_from_its_numbers() -> None:
+    page = CAPACITY.read_text()
+    rows = re.findall(r"^\| (embedded|Redis) \| (.+) \|$", page.partition("## Rates")[0], re.MULTILINE)
+    stores = {name: store for store, name in capacity.NAMES.items()}
+    found = {stores[name]: [float(cell.replace(",", "")) for cell in cells.split(" | ")] for name, cells in rows}
+    assert f"\n{capacity.example(found)}\n" in page
+    (rate,) = re.findall(r"sweeps ([\d,]+) messages", page)
+    assert capacity.expiry_sentence(float(rate.replace(",", ""))) in page
+
+
+def test_the_pause_is_corrected_by_the_latency() -> None:
+    """A pause after each answer of 20 ms makes 64 connections slower than the pause alone says."""
+    achieved = 64 / (0.064 + 0.020)
+    assert capacity.corrected_pause(64.0, achieved, 1000.0) == pytest.approx(44.0)
+    assert capacity.corrected_pause(64.0, achieved, 10_000.0) > 0
+
+
+def test_the_memory_of_a_process_counts_shared_pages_once() -> None:
+    """Of a process without children, it is less than the resident memory."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+        wait_for(lambda: memory_of(child.pid) > 1_000_000, 10, "it runs")
+        resident = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        assert memory_of(child.pid) < resident
+        child.communicate(b"\n")
 
 
 def test_a_page_without_the_part_is_rejected() -> None:

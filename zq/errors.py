@@ -55,6 +55,10 @@ class NotAuthorized(ZqError):
     """The caller's roles, or the scopes of the credential, do not permit the operation."""
 
 
+class ProjectInactive(NotAuthorized):
+    """The project is suspended, or it is read-only and the request changes something."""
+
+
 class NotAuthenticated(NotAuthorized):
     """The request has no valid credential.
 

@@ -35,7 +35,7 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     watch.check_accessible()
     with page.expect_response(lambda answer: answer.url.endswith("/mail/purge")) as purged:
         dialog.get_by_role("button", name="Purge").click()
-    expect(page.locator(".announcer")).to_contain_text("Purged 25 messages of mail.")
+    expect(page.locator(".announcer")).to_contain_text("Purged 25 messages from mail.")
     expect(page.get_by_role("button", name="Purge…")).to_be_focused()
     assert (client.queue("mail").stats().total, client.queue("other").stats().total) == (0, 1)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Audit").click()

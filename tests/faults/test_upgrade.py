@@ -57,7 +57,7 @@ def test_finish_raises_the_level_after_the_last_earlier_server_stops(storage: St
     """The refusal names the server and changes nothing. A repeated command has no effect."""
     new = LevelWatch(storage, 8889, True)
     assert [one.level for one in read_processes(storage.documents, storage.now())] == [1, 2]
-    with pytest.raises(StartRefused, match=r"Servers of earlier versions use the store: .*:8888 \(zq 0"):
+    with pytest.raises(StartRefused, match=r"Servers of earlier versions are using the store: .*:8888 \(zq 0"):
         apply(storage, finish=True)
     assert levelled(storage).read_level() is None
     assert list(describe(apply(storage, finish=False)))[-1].startswith("Restart the servers of earlier versions")

@@ -189,6 +189,24 @@ def test_zaqars_client_is_told_503(bounded: Bounded, storage: Storage, clock: Ma
     assert 'status="503"' not in page
 
 
+def test_a_refusal_for_the_state_of_a_project_has_its_own_reason(
+    bounded: Bounded, storage: Storage, clock: ManualClock
+) -> None:
+    """No credential has failed. An administrator has suspended the project."""
+    metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
+    scoped = bounded(requests=50)
+    app = scoped.build(events=metrics)
+    caller = scoped.api(app=app)
+    administrator = scoped.api(project="operators", roles=frozenset({"admin"}), app=app)
+    administrator.put(f"/v2/admin/project?project={caller.project}", 200, {"state": "suspended"})
+    refused = caller.get("/v2/queues", 403)
+    assert refused.headers["X-Zq-Error"] == "ProjectInactive"
+    assert (refused.json["title"], refused.json["description"]) == ("Not authorized", "The project is suspended.")
+    page = metrics.page().decode()
+    assert 'zq_auth_failures_total{reason="project_inactive"} 1.0' in page
+    assert page.count("zq_auth_failures_total{") == 1
+
+
 def test_refusals_are_counted_by_their_cause(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
     """A missing credential, a scope, a rate and a quota. The 403 of a claimed message is no refusal of these kinds."""
     metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)

@@ -16,8 +16,11 @@ from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from zq.clock import ManualClock, StoreClock
 from zq.core import Broker
-from zq.core.quota_survey import LargestUse, QuotaSurvey
+from zq.core.quotas import Quotas
+from zq.core.rates import Rates
+from zq.core.usage_quotas import FREE_METADATA, REPORTED_AGE
 from zq.http.app import create_app
+from zq.model import Draft
 from zq.model.quotas import UNBOUNDED, Quota, Work
 from zq.serving.features import command_features
 from zq.storage import connect
@@ -388,34 +391,22 @@ def test_a_deleted_project_is_listed_no_more_until_it_makes_something(bounded: B
     assert caller.project in listed(administrator, "list-g")
 
 
-@pytest.mark.one_store
-def test_a_survey_finds_the_largest_use_of_each_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Round after round, one page of projects at a time; a later round forgets what the former one has found.
-
-    On a store of its own, since the survey reads all projects.
-    """
-    monkeypatch.setattr("zq.core.quota_survey.PAGE", 1)
-    store = connect("memory:")
-    broker = Broker(store, StoreClock(store.now), quota=structs.replace(UNBOUNDED, queues=4, topics=10))
-    scoped = Scoped(lambda options: create_app(broker, **options), "")
+def test_the_largest_recent_uses_are_known_without_reading_the_store() -> None:
+    """The uses of storage and metadata that this process has checked within ``REPORTED_AGE``; no new rate limiters."""
+    store, moment = connect("memory:"), [1000.0]
+    rates = Rates(1, lambda: moment[0])
+    quota = structs.replace(UNBOUNDED, stored_messages=4, stored_bytes=10_000, metadata_bytes=1000, queues=4)
+    quotas = Quotas(store, StoreClock(store.now), quota, rates)
+    assert quotas.largest_uses() == {}
     for project, count in (("a", 1), ("b", 3), ("c", 2)):
-        for number in range(count):
-            scoped.api(project=project).put(f"/v2/queues/q{number}", 201)
-    scoped.api(project="c").put("/v2/topics/t", 201)
-    assert broker.quotas is not None
-    survey = QuotaSurvey(broker.quotas)
-
-    def round_trip() -> dict[str, LargestUse]:
-        found: dict[str, LargestUse] = {}
-        for _ in range(5):
-            found = dict(survey.next_page())
-        return found
-
-    found = round_trip()
-    assert found["queues"] == (0.75, "b")
-    assert found["topics"] == (0.1, "c")
-    assert "tokens" not in found
-    for number in range(3):
-        scoped.api(project="b").delete(f"/v2/queues/q{number}", 204)
-    round_trip()
-    assert round_trip()["queues"] == (0.5, "c")
+        drafts = [Draft(str(number), b"1" * 244, 60, 0, "c") for number in range(count)]
+        assert quotas.reserve_storage(project, drafts) is None
+    quotas.admit_metadata("c", FREE_METADATA + 100, 0)
+    uses = {"stored_messages": (0.75, "b"), "stored_bytes": (0.15, "b"), "metadata_bytes": (0.1, "c")}
+    store.close()
+    assert quotas.largest_uses() == uses
+    assert set(rates.accounts()) == {"a", "b", "c"}
+    moment[0] += REPORTED_AGE
+    assert quotas.largest_uses() == uses
+    moment[0] += 0.1
+    assert quotas.largest_uses() == {}

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from zq.clock import ManualClock
-from zq.core.quota_survey import LargestUse
+from zq.core.usage_quotas import LargestUse
 from zq.errors import Unavailable
 from zq.model import Claim, CommitResult, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.modes import Mode
@@ -154,7 +154,7 @@ def test_a_refusal_is_counted_by_its_cause(metrics: Metrics) -> None:
 def test_a_page_shows_the_state_of_the_server(metrics: Metrics) -> None:
     """The state of the moment of the scrape. Without a certificate and without quotas, there are no samples."""
     state: dict[str, Any] = {"leaving": False, "expires": None, "names": False}
-    uses = {"queues": LargestUse(0.5, "acme")}
+    uses = {"stored_bytes": LargestUse(0.5, "acme")}
     metrics.register(
         ServerCollector(
             ManualClock(NOW),
@@ -167,13 +167,13 @@ def test_a_page_shows_the_state_of_the_server(metrics: Metrics) -> None:
     page = shown(metrics)
     assert page["draining"] == 0
     assert 0 < page["open_files_ratio"] < 1
-    assert page["quota_used_ratio{limit=queues,project=}"] == 0.5
+    assert page["quota_used_ratio{limit=stored_bytes,project=}"] == 0.5
     assert "certificate_expires_seconds" not in page
     state |= {"leaving": True, "expires": NOW + 60, "names": True}
     page = shown(metrics)
     assert page["draining"] == 1
     assert page["certificate_expires_seconds"] == 60
-    assert page["quota_used_ratio{limit=queues,project=acme}"] == 0.5
+    assert page["quota_used_ratio{limit=stored_bytes,project=acme}"] == 0.5
 
 
 def test_open_files_are_absent_where_the_system_does_not_list_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from zq.client import Client, Listed
 from zq.client.calls import Call, Response, read_object
 from zq.clock import local_time
 from zq.diagnosis import DAY, Check, Finding, fail, judge_certificate, judge_clock, ok, skip, warn
-from zq.errors import NotAuthenticated, NotAuthorized, Unavailable, ZqError
+from zq.errors import NotAuthenticated, NotAuthorized, ProjectInactive, Unavailable, ZqError
 from zq.wire.answers import Depth
 
 # The doctor warns if a credential expires within this number of days.
@@ -217,7 +217,8 @@ class Doctor:
                 with suppress(ZqError):
                     queue.delete()
         except ZqError as error:
-            if type(error) is NotAuthorized:  # the scopes of the token exclude the temporary queue
+            # The scopes of the token exclude the temporary queue, or an administrator has stopped the project.
+            if type(error) in (NotAuthorized, ProjectInactive):
                 return skip(str(error))
             return fail(f"A message could not be posted, claimed and deleted. {error}", advice)
         if [message.id for message in claimed.messages] != [id]:

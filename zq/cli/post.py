@@ -95,10 +95,10 @@ attribute_option: Final = click.option(
 @click.option("--restart", is_flag=True, help="Post the file from the start instead of resuming an interrupted post.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
-    """Post a message, or each line or row of standard input or a file.
+    """Post a message, or the lines or rows of a file or of standard input.
 
-    BODY is JSON, or text if it is not JSON. With "-", or without BODY and --file, zq reads standard input and posts the
-    lines as they arrive. Gzip data is decompressed.
+    BODY is JSON, or text if it is not JSON. If BODY is "-", or if neither BODY nor --file is given, zq reads standard
+    input and posts the lines as they arrive. Gzip data is decompressed.
     """
     options = PostOptions(**chosen)
     session.configure(check_delays=not options.force)

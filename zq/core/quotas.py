@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -31,12 +31,13 @@ from zq.core.usage_quotas import (
     CACHE_TTL,
     MAX_PROJECTS,
     RETRY_INTERVAL,
+    LargestUse,
     MetadataQuotas,
     StorageQuotas,
     beyond_free,
     exceeded,
 )
-from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
+from zq.errors import MetadataConflict, NotBuilt, ProjectInactive, QuotaExceeded, Unavailable
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import Document, DocumentRef
 from zq.model.limits import check_range, project_id
@@ -365,6 +366,18 @@ class Quotas:
             used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
         return {name: (count, limits[name]) for name, count in used.items() if limits.get(name)}
 
+    def largest_uses(self) -> Mapping[str, LargestUse]:
+        """Return the largest use of each storage and metadata quota that this process has cached, by quota name.
+
+        The method does not read the store. It knows only projects whose writes this process has checked recently.
+        """
+        found: dict[str, LargestUse] = {}
+        for project, name, used in chain(self._storage_quotas.recent(), self._metadata_quotas.recent()):
+            allotment = self._allotments.peek(project, None, expired=True)
+            if allotment is not None and (limit := getattr(allotment.quota, name)):
+                found[name] = max(found.get(name, LargestUse(0.0, "")), LargestUse(used / limit, project))
+        return found
+
     def _count(self, project: str, kind: str, limit: int) -> int:
         return sum(1 for _ in islice(self._documents_of(project, kind), limit))
 
@@ -387,8 +400,8 @@ def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` if the project's state forbids the request. ``changes``: whether the request writes."""
+    """Raise ``ProjectInactive`` if the project's state forbids the request. ``changes``: whether the request writes."""
     if state is State.SUSPENDED:
-        raise NotAuthorized("The project is suspended.")
+        raise ProjectInactive("The project is suspended.")
     if state is State.READ_ONLY and changes:
-        raise NotAuthorized("The project is read-only.")
+        raise ProjectInactive("The project is read-only.")

@@ -2,8 +2,8 @@
 """Enforcement of storage and metadata quotas of projects, based on cached usage (tenancy 6)."""
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from cachetools import FIFOCache
 
@@ -18,8 +18,17 @@ CACHE_TTL: Final = 10.0
 RETRY_INTERVAL: Final = 1.0
 # Metadata bytes per queue or topic that do not count against the quota.
 FREE_METADATA: Final = 4096
+# Seconds after which a cached usage is no longer reported in metrics.
+REPORTED_AGE: Final = 300.0
 # Maximum number of projects in a cache.
 MAX_PROJECTS: Final = 10_000
+
+
+class LargestUse(NamedTuple):
+    """The used fraction of a quota, and the project that uses the largest fraction of it."""
+
+    ratio: float
+    project: str
 
 
 class StoredUsage:
@@ -84,6 +93,16 @@ class StorageQuotas:
             self._held[project] = held
         return held
 
+    def recent(self) -> Iterator[tuple[str, str, int]]:
+        """Return the cached usage that is at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
+        oldest = self._monotonic() - REPORTED_AGE
+        with self._lock:
+            held = list(self._held.items())
+        for project, usage in held:
+            if usage.moment >= oldest:
+                yield project, "stored_messages", usage.messages
+                yield project, "stored_bytes", usage.bytes
+
     def forget(self, project: str) -> None:
         """Invalidate the project's cached usage."""
         with self._lock:
@@ -122,6 +141,15 @@ class MetadataQuotas:
             self._known[project] = moment, total + more if fits else total
         if not fits:
             raise exceeded("metadata_bytes", limit)
+
+    def recent(self) -> Iterator[tuple[str, str, int]]:
+        """Return the cached totals that are at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
+        oldest = self._monotonic() - REPORTED_AGE
+        with self._lock:
+            known = list(self._known.items())
+        for project, (moment, total) in known:
+            if moment >= oldest:
+                yield project, "metadata_bytes", total
 
 
 def beyond_free(size: int) -> int:

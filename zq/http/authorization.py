@@ -168,7 +168,7 @@ class Authorization:
             self._modes.check_change()
 
     def check_state(self, req: Request) -> None:
-        """Check a long-running request again. Raises ``NotAuthorized`` or ``ReadOnly`` if it is no longer permitted."""
+        """Check a long-running request again. Raises ``ProjectInactive`` or ``ReadOnly`` if it may not continue."""
         changes = req.method not in SAFE_METHODS
         self.check_mode(changes)
         if self.quotas is not None:

@@ -13,7 +13,15 @@ from msgspec import UNSET
 
 from zq.audit import Audit
 from zq.core.trail import Trail
-from zq.errors import NotAuthenticated, NotAuthorized, QuotaExceeded, TooManyRequests, ZqError
+from zq.errors import (
+    NotAuthenticated,
+    NotAuthorized,
+    PoolInUse,
+    ProjectInactive,
+    QuotaExceeded,
+    TooManyRequests,
+    ZqError,
+)
 from zq.events import Events
 from zq.http.authentication import get_peer
 from zq.http.authorization import Response, find_object
@@ -106,6 +114,10 @@ def _report_refusal(events: Events, error: ZqError) -> None:
             events.quota_refused(error.limit)
         case NotAuthenticated():
             events.auth_failed("unauthenticated")
+        case ProjectInactive():
+            events.auth_failed("project_inactive")
+        case PoolInUse():
+            pass
         case NotAuthorized():
             events.auth_failed("forbidden")
 

@@ -21,7 +21,6 @@ from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
-from zq.core.quota_survey import QuotaSurvey
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
@@ -143,7 +142,7 @@ class Application:
             self._clock,
             self.drain.is_leaving,
             lambda: None if tls is None else tls.expires,
-            None if quotas is None else QuotaSurvey(quotas).next_page,
+            None if quotas is None else quotas.largest_uses,
             lambda: configuration.current.metrics.per_queue,
         )
         self._metrics.register(collector)

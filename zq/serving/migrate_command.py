@@ -407,8 +407,8 @@ class Migration:
         if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
             return
         raise StartRefused(
-            "The source has records of the deployment, such as data keys and tokens, which its projects need: add "
-            "--project ''."
+            "The source has records of no project, such as data keys and tokens, which its projects need. To migrate "
+            "them too, add --project ''."
         )
 
     def _note(self, record: TargetRecord) -> None:

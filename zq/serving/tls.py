@@ -12,6 +12,8 @@ from zq.serving.settings.sections import ServerOptions
 
 # Minimum TLS versions by option value.
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+# OpenSSL's codes for certificates that are not valid yet and that have expired.
+OUTSIDE_VALIDITY: Final = frozenset({9, 10})
 # Attribute names of RFC 4514 by OpenSSL name.
 SHORT: Final = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
@@ -53,7 +55,7 @@ class ServerTls:
         self.context = _context(chosen)
         """The context for new connections, from the files as last read."""
         self.expires = _find_expiry(chosen)
-        """The time at which the certificate expires, or 0 if clients reject it already; ``None`` = unknown."""
+        """The time at which the certificate expires, or 0 if it has expired or is not valid yet; ``None`` = unknown."""
 
     def reload(self) -> None:
         """Read the files again. If they are invalid, raise ``StartRefused`` and keep the previous context."""
@@ -66,7 +68,8 @@ def read_expiry(certificate: str, key: str) -> Seconds:
 
     The function performs a TLS handshake in memory to read the certificate.
 
-    Raises ``ssl.SSLCertVerificationError`` if the certificate has expired or is not valid yet.
+    Raises ``ssl.SSLCertVerificationError`` if clients reject the certificate, for example because it has expired or is
+    only for clients. Raises ``OSError`` if a file cannot be read.
     """
     ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     ours.load_cert_chain(certificate, key, password="")
@@ -90,9 +93,9 @@ def read_expiry(certificate: str, key: str) -> Seconds:
 def _find_expiry(chosen: ServerOptions) -> Seconds | None:
     try:
         return read_expiry(chosen.tls_cert, chosen.tls_key)
-    except ssl.SSLCertVerificationError:
-        return 0.0
-    except ssl.SSLError:  # Python's default client does not support this kind of key
+    except ssl.SSLCertVerificationError as error:
+        return 0.0 if error.verify_code in OUTSIDE_VALIDITY else None
+    except OSError:  # Python's default client does not support this kind of key, or a file is being replaced
         return None
 
 

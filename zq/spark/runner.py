@@ -217,8 +217,8 @@ class Runner:
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
-                "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
-                "(max_messages)"
+                "the server keeps the results of a round only for stage_ttl seconds and has dropped these. Make the "
+                "rounds smaller (max_messages)"
             ) from error
         self._renew(batch.claims)
         if not self._buries or self._is_permission_error(error):

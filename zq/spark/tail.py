@@ -212,8 +212,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._moment(first.messages[0]) > start["seen"] + EXPIRY_MARGIN:
             raise MessagesLost(
-                f"Queue {self.options.name} was deleted and created again: its positions start below {start['after']}, "
-                "which the stream has reached. Use a new checkpoint."
+                f"Queue {self.options.name} was deleted and created again, and its positions began again below the "
+                f"stream's position {start['after']}. Use a new checkpoint."
             )
 
     def _is_late(self, start: Offset, now: int) -> bool:

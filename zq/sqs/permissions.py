@@ -45,8 +45,8 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
     """Return a call on behalf of the account that owns the queue.
 
     If the caller belongs to this account, return ``call`` unchanged. Raises ``SqsError`` if the account does not exist
-    or the queue's policy does not allow the operation. Raises ``NotAuthorized`` if the owner's project is suspended or
-    read-only.
+    or the queue's policy does not allow the operation. Raises ``ProjectInactive`` if the owner's project is suspended
+    or read-only.
     """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:

@@ -95,7 +95,7 @@ def test_a_purge_and_a_deletion_want_the_name(client: Client, watch: Watch) -> N
     watch.check_accessible()
     dialog.get_by_role("textbox").fill("news")
     dialog.get_by_role("textbox").press("Enter")
-    expect(page.locator(".announcer")).to_contain_text("Purged 7 messages of news.")
+    expect(page.locator(".announcer")).to_contain_text("Purged 7 messages from news.")
     assert (client.topic("news").stats().total, client.topic("other").stats().total) == (0, 1)
     assert int(client.topic("news").publish("next")) > int(last)
     page.get_by_role("button", name="Delete…").click()

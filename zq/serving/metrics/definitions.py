@@ -76,7 +76,8 @@ COUNTED: Final[dict[str, Definition]] = {
     "wakeups_total": _counter("Wake-ups of waiting requests, by whether the request then found a message.", "found"),
     "waits_turned_away_total": _counter("Requests that could not wait because max_waiters was reached."),
     "auth_failures_total": _counter(
-        "Requests rejected because of their credential: unauthenticated, forbidden or throttled.", "reason"
+        "Requests rejected because of their credential (unauthenticated, forbidden, throttled) or project_inactive.",
+        "reason",
     ),
     "quota_refusals_total": _counter("Requests rejected because of a quota or rate limit, by its name.", "limit"),
     "messages_published_total": _counter("Messages published to topics."),
@@ -156,8 +157,13 @@ READ: Final[dict[str, Definition]] = {
 SERVER: Final[dict[str, Definition]] = {
     "draining": _gauge("1 while the server drains or stops."),
     "open_files_ratio": _gauge("Open files of the scraped process, as a fraction of its limit."),
-    "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent without TLS."),
-    "quota_used_ratio": _gauge("Used fraction of each quota, by the project that uses most of it.", "limit", "project"),
+    "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent if unknown."),
+    "quota_used_ratio": _gauge(
+        "Largest used fraction of stored_messages, stored_bytes and metadata_bytes that the scraped process has cached,"
+        " of projects whose writes it has checked within 5 minutes.",
+        "limit",
+        "project",
+    ),
 }
 ALL: Final = COUNTED | STORE_TOTALS | STORE_GAUGES | READ | SERVER
 # Additional labels of queue metrics if ``[metrics] per_queue`` is set.

@@ -10,15 +10,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from zq.clock import Clock
-from zq.core.quota_survey import LargestUse
+from zq.core.usage_quotas import LargestUse
 from zq.model import Seconds
-from zq.serving.metrics.collector import CachedCall
 from zq.serving.metrics.definitions import PREFIX, SERVER
 
 # The directory with an entry per open file of this process.
 OPEN_FILES: Final = "/proc/self/fd"
-# Seconds for which the use of quotas is cached.
-QUOTAS_AGE: Final = 10.0
 
 
 class ServerCollector(Collector):
@@ -26,7 +23,7 @@ class ServerCollector(Collector):
 
     Args:
         certificate_expires: Returns the time at which the TLS certificate expires, or ``None`` if it is unknown.
-        survey: Reads the largest use of each quota; ``None`` = there are no quotas.
+        largest_uses: Returns the largest known use of each quota; ``None`` = there are no quotas.
         names_projects: Returns whether the metrics may contain the names of projects.
     """
 
@@ -35,13 +32,13 @@ class ServerCollector(Collector):
         clock: Clock,
         is_leaving: Callable[[], bool],
         certificate_expires: Callable[[], Seconds | None],
-        survey: Callable[[], Mapping[str, LargestUse]] | None,
+        largest_uses: Callable[[], Mapping[str, LargestUse]] | None,
         names_projects: Callable[[], bool],
     ) -> None:
         self._clock = clock
         self._is_leaving = is_leaving
         self._certificate_expires = certificate_expires
-        self._survey = None if survey is None else CachedCall(survey, QUOTAS_AGE)
+        self._largest_uses = largest_uses
         self._names_projects = names_projects
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -50,7 +47,7 @@ class ServerCollector(Collector):
         expires = self._certificate_expires()
         yield _gauge("certificate_expires_seconds", None if expires is None else expires - self._clock.now())
         family = _gauge("quota_used_ratio", None)
-        for name, use in ((None if self._survey is None else self._survey.get()) or {}).items():
+        for name, use in ({} if self._largest_uses is None else self._largest_uses()).items():
             family.add_metric((name, use.project if self._names_projects() else ""), use.ratio)
         yield family
 

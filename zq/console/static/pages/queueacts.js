@@ -51,7 +51,7 @@ export function askToPurge(names, done, kind = "queue") {
   const { path, purged } = KINDS[kind];
   const act = async (total) => {
     for (const name of names) await call("POST", path(name, "/purge"));
-    announce(`Purged ${several(total, "message")} of ${listed(names, kind)}.`);
+    announce(`Purged ${several(total, "message")} from ${listed(names, kind)}.`);
     done(names);
   };
   const body = (total) => html`<p>All messages (${count(total)}) and all ${purged}</p>`;

@@ -49,7 +49,7 @@ function Letters({ what, done }) {
     show({});
     loop(path, { ...form, origin: what.origin }, plan.would_move, stopped, setRun, done);
   };
-  return html`<p class="quiet">${what.origin ? `A redrive moves the dead letters of ${visible(what.origin)} back from ${visible(what.queue)}` : "A redrive moves ready messages back to their original queues"},
+  return html`<p class="quiet">${what.origin ? `A redrive moves dead letters from ${visible(what.queue)} back to ${visible(what.origin)}` : "A redrive moves ready messages back to their original queues"},
       oldest first. If you close this page, the redrive stops.</p>
     <${Form} form=${form} change=${change} look=${look} busy=${run?.busy} />
     ${fault && html`<${Fault} fault=${fault} />`}
