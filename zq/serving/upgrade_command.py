@@ -150,8 +150,8 @@ def _check_processes(storage: Storage) -> None:
     if older:
         names = ", ".join(dict.fromkeys(f"{one.server} (zq {one.version})" for one in older))
         raise StartRefused(
-            f"Servers of earlier versions are using the store: {names}. Restart them with zq {__version__}. If a server "
-            f"was killed, wait {TTL:.0f} seconds."
+            f"Servers of earlier versions are using the store: {names}. Restart them with zq {__version__}. If a "
+            f"server was killed, wait {TTL:.0f} seconds."
         )
 
 
