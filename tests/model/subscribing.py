@@ -181,7 +181,7 @@ class SubscribingMachine(Timeline):
         source, fan_out = self.known[at].source, self.fan_outs[by]
         if source.kind == "topic":
             followed = fan_out.follow(source.project)
-            return followed is not None and followed.more
+            return followed is not None and followed.has_more
         claim = self.claim(source.notices, limit)
         if claim is not None and not dies:
             fan_out.fan_out(source.notices, claim)

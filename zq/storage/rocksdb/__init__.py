@@ -58,7 +58,11 @@ def connect(
     check_choices(chosen)
     path = parse_path(uri)
     warn_of_others(path)
-    if not (path / "CURRENT").exists():
+    try:
+        is_new = not (path / "CURRENT").exists()
+    except OSError as error:
+        raise open_error(path, error) from error
+    if is_new:
         initial()  # may prevent a new store, of which then not even the directory is created
     return _open(path, chosen, expiry or Expiry(), initial)
 
