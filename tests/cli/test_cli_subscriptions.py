@@ -54,6 +54,7 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
     """With a secret that was made anew."""
     with Sink() as sink:
         (made,) = own("subscription", "create", "jobs", f"{sink.url}/hook")
+        wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 60, "the confirmation request")
         own("subscription", "confirm", "jobs", made["id"])
         (rotated,) = own("subscription", "secret", "jobs", made["id"])
         sink.answers["/hook"] = 302  # which is given up at once
