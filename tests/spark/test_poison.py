@@ -100,6 +100,8 @@ def test_a_round_that_took_too_long_says_so(spark, client, make: Make) -> None:
         runs.append(1)
         raise LookupError("zq.errors.StageNotFound: There is no stage s.")
 
-    with pytest.raises(RoundFailed, match=r"stage_ttl seconds and has dropped these. Make the rounds smaller \(max_messages\)"):
+    with pytest.raises(
+        RoundFailed, match=r"stage_ttl seconds and has dropped these. Make the rounds smaller \(max_messages\)"
+    ):
         make(late).run(spark)
     assert runs == [1]
