@@ -150,7 +150,7 @@ Parcel = (
 
 
 class Fact(NamedTuple):
-    """One item that a project stores. ``content`` is everything that a client can observe of the item."""
+    """An item that a project stores. ``content`` is everything that a client can observe of the item."""
 
     kind: str
     content: object

@@ -22,7 +22,7 @@ class Depth(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True):
-    """One metric value."""
+    """A metric value."""
 
     name: str
     value: float

@@ -50,6 +50,10 @@ class ExporterLogFilter(logging.Filter):
             self.status = found[1]
         return False
 
+    def reset(self) -> None:
+        """Forget the status, because an export has succeeded."""
+        self.status = ""
+
 
 class BoundedExporter(SpanExporter):
     """An exporter with a limit for the number of queued spans. It counts the spans that were not sent.
@@ -137,7 +141,7 @@ class BoundedExporter(SpanExporter):
                 status,
             )
         elif has_changed:
-            self._filter.status = ""
+            self._filter.reset()
             LOG.info("Spans are sent again.")
 
 

@@ -55,7 +55,7 @@ class Mode(Struct, frozen=True):
 
 
 class Kind(ABC, Generic[D, A]):
-    """One section of a declaration file, such as queues, and its objects on the server."""
+    """A section of a declaration file, such as queues, and its objects on the server."""
 
     section: ClassVar[str]
     word: ClassVar[str]

@@ -21,7 +21,7 @@ MISSING_ERRORS: Final = (NotFound, NotBuilt)
 
 
 class Step(Struct, frozen=True):
-    """One change of a plan, with the current state of the object on the server."""
+    """A change of a plan, with the current state of the object on the server."""
 
     kind: Kind[Any, Any]
     change: Change

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request to claim or pop ready messages."""
+"""A request to claim or pop ready messages."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -55,7 +55,7 @@ class ClaimOutcome(NamedTuple):
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """One request to claim messages, or to pop messages if ``request`` is None.
+    """A request to claim messages, or to pop messages if ``request`` is None.
 
     ``now`` is in milliseconds, and ``history`` in seconds (0 = no history entries).
     """

@@ -82,7 +82,7 @@ class Count(Struct, frozen=True):
 
 
 class UsageEstimates:
-    """One server's estimates of the usage of projects."""
+    """A server's estimates of the usage of projects."""
 
     def __init__(self, client: StoreClient, documents: DocumentController) -> None:
         self._client = client

@@ -53,7 +53,7 @@ class ActiveExpiry:
 
 
 class SweepRound:
-    """One round of active expiry."""
+    """A round of active expiry."""
 
     def __init__(self, store: Store, now: int, pace: Pace) -> None:
         self._store = store
