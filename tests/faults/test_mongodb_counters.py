@@ -211,7 +211,7 @@ def outcomes(scene: Scene) -> dict[str, float]:
 
 
 def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
-    """A server alone discards none; one whose counter is outdated discards one, and draws from then on."""
+    """A server alone discards none; one whose counter is outdated discards one."""
     here, there = servers
     for _ in range(5):
         here.post(1)
@@ -223,8 +223,3 @@ def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
     after = outcomes(here)
     assert after["committed"] == 6
     assert after["outdated"] == 1
-    run_together(*[lambda scene=scene: [scene.post(1) for _ in range(30)] for scene in servers])
-    for scene in servers:
-        found = outcomes(scene)
-        assert found["conflict"] + found["outdated"] <= 2
-        assert found["failed"] == 0
