@@ -19,7 +19,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)></script>\u202eg
 
 
 def test_a_message_goes_through_its_whole_life(client: Client, watch: Watch) -> None:
-    """A message is posted, claimed, released, claimed again, deleted, listed as finished and replayed (acceptance 2)."""
+    """A message is posted, claimed, released, claimed again, deleted and replayed (acceptance 2)."""
     client.queue("mail").create({"_history_ttl": 3600})
     page = watch.open(MAIL)
     expect(page.get_by_text("The queue is empty")).to_be_visible()
