@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page that waits for its figures."""
+"""A page that waits for its data."""
 
 import pytest
 from playwright.sync_api import Route, expect
