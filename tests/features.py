@@ -24,10 +24,7 @@ UNSIGNED = SqsOptions(enabled=True, auth="none")
 def core_with_subscriptions(
     storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY, **options: Any
 ) -> tuple[Broker, UseCases]:
-    """Return a broker whose queues and topics may have subscribers, and its use cases.
-
-    ``options`` are those of the broker.
-    """
+    """Return a broker whose queues and topics may have subscribers, and its use cases. ``options`` go to the broker."""
     followers = Subscribers(storage, clock, policy.keep)
     core = Broker(storage, clock, followers=followers, extensions=EXTENSIONS, **options)
     return core, UseCases(core, policy)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real OpenStack Swift on free ports: one process of each of its four servers, from wheels, without root.
 
-One device means one replica; with three devices, each device has a replica of everything. Users are those of tempauth,
-with tokens sealed by a key instead of stored in memcached. ``python -m tests.swift FOLDER PORT`` serves until it is
-terminated, for ``devstack/up``.
+One device means one replica; with three devices, each device has a replica of everything. tempauth authenticates the
+users, with tokens sealed by a key instead of stored in memcached. ``python -m tests.swift FOLDER PORT`` serves until it
+is terminated, for ``devstack/up``.
 """
 
 import contextlib

@@ -12,7 +12,10 @@ from typing import Any
 
 
 class Cache:
-    """The part of Swift's memcached client that the proxy uses. It is true even if it is empty, as it has no length."""
+    """The part of Swift's memcached client that the proxy uses.
+
+    An empty cache is true, too, because it has no length.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[str, float]] = {}

@@ -74,7 +74,7 @@ def rules(file: Path = ALERTS) -> list[dict[str, Any]]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """Return all alerts, including those of the objectives."""
+    """Return all alerts, including the alerts of the objectives."""
     return [*rules(), *(rule for rule in rules(OBJECTIVES) if "alert" in rule)]
 
 

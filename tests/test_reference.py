@@ -79,7 +79,7 @@ def test_operations_answer_as_the_tables_say() -> None:
 
 
 def test_an_operation_is_described_in_one_place() -> None:
-    """One row has the statuses; other rows have none and link to the page of the first."""
+    """The operation's statuses are in one row; its other rows link to the page of that row."""
     described = [row for row in ROWS if row.statuses]
     assert [row for row, count in Counter((row.operation, row.query) for row in described).items() if count > 1] == []
     pages = {(row.operation, row.page) for row in described}

@@ -55,7 +55,7 @@ def test_where_and_how_to_connect_may_stand_behind_the_command(zq: Zq, tmp_path:
 
 
 def test_names_are_completed_by_the_server_named_behind_the_command(zq: Zq) -> None:
-    """The names are those of the given project; options are completed, too."""
+    """The completed names belong to the given project; options are completed, too."""
     other = f"{zq.project}-other"
     zq("queue", "create", "jobs", "--project", other)
 

@@ -34,7 +34,7 @@ def test_the_help_of_each_command_fits_the_screen_and_nothing_is_cut(zq: Zq) -> 
     ids=str,
 )
 def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], option: str, most: int) -> None:
-    """The bounds are those of zq.model.limits; a value below the minimum is rejected with them."""
+    """The bounds come from zq.model.limits; a value below the minimum is rejected with them."""
     bounds = f"{MIN_TTL} to {most:,}"
     assert f"[{bounds}]" in " ".join(zq.run(*words, "--help", COLUMNS="200").stdout.split())
     said = zq.refused(2, *words, "jobs", "x", option, str(MIN_TTL - 1))

@@ -155,7 +155,7 @@ def test_a_batch_that_a_paused_queue_refuses_takes_no_other_with_it(zq: Zq, tmp_
 
 
 def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path) -> None:
-    """Whatever the reason, the batch of a rejected message is posted again in parts."""
+    """The batch of a message that is rejected for any reason is posted again in parts."""
     file = tmp_path / "project.ndjson"
     line = '{"is":"message","of":"queue","name":"jobs","id":"%d","body":%d,"ttl":%d}\n'
     file.write_text("".join(line % (number, number, 10**9 if number == 3 else 60) for number in range(7)))

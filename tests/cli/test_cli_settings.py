@@ -67,7 +67,7 @@ def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Pa
 
 
 def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
-    """The errors are those of the command line, the server and the network."""
+    """The command line, the server, the network and files each have their own exit codes."""
     assert zq.refused(2, "nonsense") == "No such command 'nonsense'."
     assert "Missing argument" in zq.refused(2, "queue", "create")
     assert "no queue lost" in zq.refused(3, "queue", "show", "lost")

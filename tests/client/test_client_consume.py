@@ -287,6 +287,6 @@ def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> No
 
 
 def test_no_value_of_the_client_encodes_a_mutable_scratch_field() -> None:
-    """The fields of each value are those that a response of the server can set."""
+    """A response of the server can set every field of the values."""
     own = {field.name for kind in (Delivery, Event, Finished) for field in msgspec.structs.fields(kind)}
     assert own - {field.name for field in msgspec.structs.fields(Message)} == {"topic", "outcome", "finished"}

@@ -31,7 +31,7 @@ def test_the_samples_of_the_client_work(tmp_path: Path) -> None:
 
 
 def test_every_verb_of_the_client_is_in_a_sample() -> None:
-    """The methods are those of clients, queues, topics and deliveries."""
+    """The samples contain the methods of clients, queues, topics and deliveries."""
     code = "\n".join(SAMPLES)
     verbs = [
         name for kind in (Client, Queue, Topic) for name in dir(kind) if not name.startswith("_") and name != "kind"

@@ -19,7 +19,7 @@ HABITS = ConsumerOptions(queue="jobs", wait=0, until_empty=True, ttl=2)  # type:
 
 
 class Script:
-    """A server that delivers `count` messages once; ``asked`` has the methods of requests except those for limits."""
+    """A server that delivers `count` messages once; ``asked`` has the methods of all requests except for limits."""
 
     def __init__(self, renews: bool = True, count: int = 1) -> None:
         self.asked: list[str] = []

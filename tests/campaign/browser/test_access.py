@@ -44,7 +44,7 @@ def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching
 
 
 def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Proxy, watching: Watching) -> None:
-    """The console does not follow the proxy's redirect; the page stays and tells the user to reload."""
+    """The console does not follow the proxy's redirect; the page stays and advises a reload."""
     client.queue("mail").create()
     watch = watching(proxy.url)
     watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])

@@ -50,7 +50,7 @@ def test_selected_queues_are_deleted_each_of_them_named(client: Client, watch: W
 
 
 def test_who_opens_a_row_while_a_search_is_typed_stays_there(client: Client, watch: Watch) -> None:
-    """The search updates the address only on the queue list, and not on the page that was opened meanwhile."""
+    """The search updates the address only on the queue list, and does not leave a page that was opened since."""
     client.queue("a").create()
     page = watch.open(QUEUES)
     expect(page.locator("tbody th")).to_have_text(["a"])  # and no deleted queue that is still counted

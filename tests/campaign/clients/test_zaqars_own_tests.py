@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zaqar's WSGI tests, unchanged, on zq: all pass except those of Zaqar's internals or of intended differences."""
+"""Zaqar's WSGI tests, unchanged, on zq: all pass except tests of Zaqar's internals or of intended differences."""
 
 import os
 import re

@@ -95,7 +95,7 @@ class Group(Startable):
 
 
 class SentinelGroup(Group):
-    """A master with replicas and Sentinels; ``told`` is the number of Sentinels in the store's URI.
+    """A master with replicas and Sentinels; the store's URI contains ``told`` Sentinels.
 
     If ``stubborn``, the first master never becomes a replica, so that clients of it can still write after a failover.
     """

@@ -12,7 +12,7 @@ from tests.servers import ZqServer, ask
 
 pytestmark = [
     pytest.mark.slow,
-    # The warnings are those of the provider's libraries.
+    # The provider's libraries emit these warnings.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::authlib.deprecate.AuthlibDeprecationWarning"),
 ]
 

@@ -59,7 +59,7 @@ STORAGE = Profile(message_ttls=(2, 5, 3600, 3600), claim_ttls=(1, 2, 10), delays
 HTTP = Profile(
     message_ttls=(60, 3600), claim_ttls=(60, 300), delays=(0, 0, 0, 1, 3), grace=60, pace=0.02, refused_ttl=1
 )
-# For a store whose clock runs at ``BRISK_SPEED``; the seconds are those of the test.
+# For a store whose clock runs at ``BRISK_SPEED``; the values are seconds of the test.
 BRISK_SPEED = 10
 BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.3), grace=0.1, pace=0.002, patience=1)
 
@@ -297,7 +297,7 @@ def finish(target: Target, profile: Profile, project_suffix: str = "", quiet: fl
 
 
 def release_held(client: Client, queue: QueueRef, listed: Sequence[Seen], own: set[str]) -> None:
-    """Release the claims in a listing, except those in ``own``."""
+    """Release all claims of a listing that are not in ``own``."""
     for claim in {message.claim for message in listed if message.claim} - own:
         client.release(queue, claim)
 

@@ -132,7 +132,7 @@ class LatePost(MessageController):
     """A post with a sequence that an earlier step has read."""
 
     def post_from(self, queue: QueueRef, sequence: int, drafts: Sequence[Draft], now: Seconds) -> None:
-        """Store the drafts with the sequences after `sequence`, whatever the queue's counter is."""
+        """Store the drafts with the sequences after `sequence`, and ignore the queue's counter."""
         with changing(self._handle, queue) as (_, state, change):
             tally = change._tallies[state] = structs.replace(state.tally, sequence=sequence)
             for draft in drafts:

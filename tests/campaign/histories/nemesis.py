@@ -131,7 +131,7 @@ def kill_store(deployment: Deployment) -> None:
 
 
 def cut(deployment: Deployment) -> None:
-    """Break connections to the store, including those with a response in flight."""
+    """Break connections to the store, including connections with a response in flight."""
     for _ in range(CUTS):
         random.choice(deployment.wires).cut()
         time.sleep(0.2)

@@ -146,7 +146,7 @@ class StorageTarget:
 
 @contextlib.contextmanager
 def answers() -> Iterator[None]:
-    """Translate a driver's errors to those of a history."""
+    """Translate a driver's errors into the errors of a history."""
     try:
         yield
     except (ClaimNotFound, ClaimNotHeld, MessageClaimed) as error:

@@ -42,9 +42,9 @@ def winners(run: Callable[[], bool]) -> int:
 
 
 def test_nobody_is_elected_twice(objects: SwiftObjects, server: Swift, rounds: int) -> None:
-    """At most one concurrent creator of a container is told that it is new, and no later one.
+    """At most one concurrent creator of a container learns that it is new, and no later creator does.
 
-    With three devices often none of them is told so, but a single creator always is.
+    With three devices often none of them does, but a single creator always does.
     """
     won = [winners(lambda: objects.elect(number)) for number in range(1, rounds + 1)]  # noqa: B023
     assert max(won) <= 1

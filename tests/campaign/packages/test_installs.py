@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installations like those of users: the wheel with each extra, the commands of installing.md, and the image.
+"""Installations from a user's view: the wheel with each extra, the commands of installing.md, and the image.
 
 Each extra installs only its packages; with the extra of each store a message passes through a server.
 """
