@@ -139,7 +139,7 @@ def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
     assert complaints(rule["expr"]) == []
 
 
-def test_everything_to_be_alerted_on_is() -> None:
+def test_every_danger_has_an_alert() -> None:
     """Names are unique, and each metric of ``WATCHED`` is in the expression of an alert."""
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
@@ -217,7 +217,7 @@ def test_options_that_alerts_name_exist() -> None:
 
 
 @every_row("expression", sorted(set(targets())))
-def test_a_panel_shows_what_there_is(expression: str) -> None:
+def test_panels_use_existing_metrics_and_labels(expression: str) -> None:
     """The metrics and labels of the dashboard exist."""
     assert complaints(expression) == []
 

@@ -242,7 +242,7 @@ def test_commands_are_marked_as_such() -> None:
     assert indented == []
 
 
-def test_fences_come_in_pairs() -> None:
+def test_code_fences_are_paired() -> None:
     """An unpaired fence would hide a block from the test above."""
     odd = [
         page.name

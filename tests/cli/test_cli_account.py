@@ -74,7 +74,7 @@ def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(ask
     assert not {"\u009b", "\x07"} & set(shown)
 
 
-def test_what_is_no_valid_token_is_not_stored(asking: Zq) -> None:
+def test_invalid_token_is_not_stored(asking: Zq) -> None:
     """The command prints the server's message and exits with the code for rejected credentials."""
     done = asking.run("login", given="zq_wrong-secret\n")
     assert (done.exit_code, done.stderr) == (5, "zq: The credential is not valid.\n")
@@ -130,7 +130,7 @@ def test_the_quota_is_a_table_with_limits_and_use(asking: Zq, guarded: Server) -
     assert asking.run("--table", "quota").stdout.splitlines()[0].split() == ["name", "limit", "used"]
 
 
-def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
+def test_rate_limited_command_prints_one_notice_and_waits(tmp_path: Path) -> None:
     """All requests succeed after a wait, and standard output has only results."""
     with server(auth_strategy="token", quota={"requests": 1}) as bounded:
         zq = Zq(bounded.url, tmp_path)

@@ -33,18 +33,18 @@ DEEP = "[" * 100_000
     ],
     ids=lambda words: " ".join(words[:3]).encode("ascii", "replace").decode(),
 )
-def test_values_that_nothing_can_hold_are_refused(zq: Zq, words: list[str]) -> None:
+def test_out_of_range_values_are_refused(zq: Zq, words: list[str]) -> None:
     """The command is rejected before any request."""
     zq.refused(2, *words)
 
 
-def test_an_environment_that_is_no_text_is_refused(zq: Zq) -> None:
+def test_environment_variable_that_is_not_utf8_is_refused(zq: Zq) -> None:
     """A value from the environment is checked like an argument."""
     assert "is not UTF-8" in zq.refused(2, "queue", "list", ZQ_PROJECT="\udcff")
 
 
 @pytest.mark.parametrize("option", ["--token", "--project"])
-def test_what_no_header_can_hold_is_refused(zq: Zq, option: str) -> None:
+def test_value_that_is_invalid_in_a_header_is_refused(zq: Zq, option: str) -> None:
     """The exit code is that of a wrong command line."""
     assert "control character" in zq.refused(2, option, "a\nb", "health")
 
@@ -68,7 +68,7 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
         ("[profiles]\ndefault = 5", "must be strings"),
     ],
 )
-def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:
+def test_malformed_configuration_file_is_refused(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:
     """The error names the file; a folder cannot be read."""
     file = tmp_path / "config.toml"
     file.write_text(text)
@@ -98,7 +98,7 @@ def test_ctrl_c_in_the_first_moment_is_no_error(monkeypatch: pytest.MonkeyPatch)
     assert ended.value.code == 130
 
 
-def test_health_has_one_code_for_all_that_is_wrong(zq: Zq) -> None:
+def test_health_has_one_exit_code_for_all_failures(zq: Zq) -> None:
     """A server that is not zq also gives exit code 7."""
     zq.refused(7, "--url", f"{zq.env['ZQ_URL']}/nowhere", "health")
 
@@ -136,7 +136,7 @@ def test_ids_are_never_cut_off(zq: Zq) -> None:
 
 
 @pytest.mark.parametrize("group", [[], ["queue"], ["topic"], ["dlq"], ["pipeline"]])
-def test_a_group_alone_shows_its_help_as_help_is_shown(zq: Zq, group: list[str]) -> None:
+def test_group_without_a_command_shows_its_help(zq: Zq, group: list[str]) -> None:
     """The help has lines, sections and examples, because new users type this first."""
     done = zq.run(*group)
     assert done.exit_code == 2

@@ -38,7 +38,7 @@ def numbers(lines: str) -> list[Any]:
     ["head -3", f"{sys.executable} -c 'import sys; [print(input()) for _ in range(3)]'"],
     ids=["head", "python"],
 )
-def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_path: Path, reader: str) -> None:
+def test_messages_not_printed_before_the_reader_exits_are_released(zq: Zq, tmp_path: Path, reader: str) -> None:
     """Each message was either printed or is ready: no message is lost or claimed."""
     post(zq, MANY)
     done = piped(zq, f"zq consume jobs | {reader}")
@@ -47,7 +47,7 @@ def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_pat
     assert [message["body"] for message in zq("list", "jobs", "--limit", "0")] == list(range(3, MANY))
 
 
-def test_a_reader_that_goes_away_ends_it_though_nothing_more_comes(zq: Zq, tmp_path: Path) -> None:
+def test_consume_ends_when_the_reader_exits_and_no_message_arrives(zq: Zq, tmp_path: Path) -> None:
     """The command notices the closed pipe although it has nothing to write."""
     post(zq, 3)
     done = piped(zq, "zq consume jobs | head -3")
@@ -67,7 +67,7 @@ def test_a_reader_that_is_killed_has_shown_what_is_gone(zq: Zq, tmp_path: Path) 
     assert shown - 1 <= 30 - len(left) <= shown
 
 
-def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
+def test_message_that_no_reader_has_read_is_released(zq: Zq) -> None:
     """A signal ends the wait for the reader; the message in the pipe and all others are ready again."""
     post(zq, 5)
     with zq.start("consume", "jobs", "--wait", "1") as process:
@@ -177,13 +177,13 @@ def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
         ("./work {} a~b x=1", ""),
     ],
 )
-def test_only_what_a_shell_would_read_is_its_syntax(line: str, syntax: str) -> None:
+def test_only_unquoted_shell_syntax_is_found(line: str, syntax: str) -> None:
     """Quoted or escaped characters are not shell syntax."""
     assert find_shell_syntax(line) == syntax
 
 
 @pytest.mark.parametrize("options", [["--exec", "sleep 0.2"], []], ids=["commands", "print"])
-def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(zq: Zq, options: list[str], tmp_path: Path) -> None:
     """Progress is shown on standard error during the work, but only if standard error is a terminal."""
     post(zq, 40)
     here, there = os.openpty()

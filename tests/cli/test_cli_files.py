@@ -172,7 +172,7 @@ def test_what_the_server_refuses_does_not_count_as_repaired(tmp_path: Path) -> N
         resumed(file, TERMS, 262_144)
 
 
-def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_post_shows_progress(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long post shows a rate on a terminal; a short post shows nothing."""
     file = written(tmp_path, 3000)
     assert "messages" not in zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
@@ -183,7 +183,7 @@ def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: py
     assert zq.run("post", "events", "--file", str(file)).stderr == ""
 
 
-def test_a_pipe_is_no_file(zq: Zq) -> None:
+def test_file_option_rejects_a_pipe(zq: Zq) -> None:
     """A pipe cannot be read again; "-" reads pipes."""
     assert "regular file" in zq.refused(2, "post", "events", "--file", "/dev/null")
 

@@ -42,7 +42,7 @@ def test_yaml_holds_what_json_lines_hold(zq: Zq, words: list[str]) -> None:
     assert "\x07" not in shown
 
 
-def test_things_are_documents_of_yaml(zq: Zq) -> None:
+def test_objects_are_yaml_documents(zq: Zq) -> None:
     """The output has one YAML document for each object."""
     zq("queue", "create", "jobs", "owner=shop")
     assert yaml.safe_load(zq.run("queue", "show", "jobs", "--output", "yaml").stdout)["owner"] == "shop"
@@ -51,7 +51,7 @@ def test_things_are_documents_of_yaml(zq: Zq) -> None:
     assert [found["name"] for found in yaml.safe_load_all(done)] == ["jobs", "mail"]
 
 
-def test_what_has_no_end_is_a_list_that_grows(zq: Zq) -> None:
+def test_endless_output_is_a_growing_list(zq: Zq) -> None:
     """The output is a list of YAML entries, or of the query's results."""
     zq("topic", "publish", "news", "Oslo")
     zq("topic", "publish", "news", "Ohio")
@@ -95,7 +95,7 @@ def test_the_last_form_given_wins(zq: Zq) -> None:
         assert json.loads(zq.run(*words).stdout)["name"] == "jobs"
 
 
-def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None:
+def test_invalid_query_is_refused_before_the_command_runs(zq: Zq) -> None:
     """If a valid query fails on the result, the unchanged result is shown with exit code 2."""
     posted(zq)
     assert "Invalid jmespath expression" in zq.refused(2, "pop", "jobs", "--query", "[?a")

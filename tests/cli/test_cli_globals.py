@@ -39,7 +39,7 @@ def test_the_last_project_given_wins_wherever_it_stands(zq: Zq, words: list[str]
     assert queues(zq, *words, ZQ_PROJECT=second) == ["mine"]
 
 
-def test_where_and_how_to_connect_may_stand_behind_the_command(zq: Zq, tmp_path: Path) -> None:
+def test_connection_options_work_after_the_command(zq: Zq, tmp_path: Path) -> None:
     """Every connection option also works after the command."""
     zq("queue", "create", "here")
     file = tmp_path / "profiles.toml"

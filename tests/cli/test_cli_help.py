@@ -47,7 +47,7 @@ def test_only_the_server_knows_its_upper_bound(zq: Zq) -> None:
     assert f"must be from {MIN_TTL} to {BOUNDS.max_message_ttl}" in said
 
 
-def test_what_is_no_number_is_refused_in_plain_words(zq: Zq) -> None:
+def test_value_that_is_not_a_number_is_refused_in_plain_words(zq: Zq) -> None:
     """Every option for a number explains what it expects."""
     tried = 0
     for words in paths():

@@ -41,7 +41,7 @@ def test_a_line_of_json_has_everything(orders: Zq) -> None:
     assert "dead_letters" not in topic
 
 
-def test_people_see_counts_and_with_l_what_was_set(orders: Zq) -> None:
+def test_table_has_counts_and_with_l_the_settings(orders: Zq) -> None:
     """``-l`` shows only metadata that was set, because the defaults would fill the screen."""
     shown = [line.split() for line in orders.run("queue", "list", "--table").stdout.splitlines()]
     assert shown[0] == ["name", "messages", "claimed", "oldest", "dead", "letters"]

@@ -64,7 +64,7 @@ def test_ids_that_the_next_command_needs_are_whole(zq: Zq) -> None:
     assert bare(zq.on_terminal("claim", "jobs")[1])[0].split()[0] == "id"
 
 
-def test_what_is_taken_is_shown_whole(zq: Zq) -> None:
+def test_popped_messages_are_shown_in_full(zq: Zq) -> None:
     """Popped and single messages are shown in full; a listing truncates long bodies unless --full is given."""
     long = "x" * 300
     (posted,) = zq("post", "jobs", long)

@@ -61,7 +61,7 @@ def test_a_project_is_carried_into_another_one_and_a_repeat_adds_nothing(zq: Zq,
     assert 800 < late["ttl"] <= 900
 
 
-def test_what_is_no_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> None:
+def test_file_that_is_not_an_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> None:
     """The import stops at that line."""
     file = tmp_path / "project.ndjson"
     file.write_text('{"is":"named","of":"queue","name":"jobs","metadata":{}}\n{"n": 1}\n')

@@ -24,7 +24,7 @@ PROFILE = '[profiles.default]\nurl = "{url}"\nproject = "acme"\ntoken = "t0ken"\
         *(f"u:{PASSWORD}@host", f"//u:{PASSWORD}@host:8888"),
     ],
 )
-def test_a_url_that_is_none_is_refused_without_its_password(zq: Zq, url: str) -> None:
+def test_invalid_url_is_refused_without_its_password(zq: Zq, url: str) -> None:
     """The URL may come from a flag or the environment."""
     for said in (zq.refused(2, "--url", url, "queue", "list"), zq.refused(2, "queue", "list", ZQ_URL=url)):
         assert "is not a server URL" in said
@@ -40,7 +40,7 @@ def test_a_usage_error_holds_no_password(zq: Zq, words: list[str]) -> None:
     assert PASSWORD not in said
 
 
-def test_a_token_that_is_no_text_is_named_and_not_shown(zq: Zq) -> None:
+def test_token_that_is_not_utf8_is_named_and_not_shown(zq: Zq) -> None:
     """The error names the variable."""
     said = zq.refused(2, "queue", "list", ZQ_TOKEN=f"{PASSWORD}\udcff")
     assert said == "ZQ_TOKEN is not UTF-8."

@@ -55,7 +55,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(profiles: Zq) -> 
     assert project_of(profiles, "--project", "by-flag", ZQ_PROJECT="by-env") == "by-flag"
 
 
-def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Path) -> None:
+def test_configuration_errors_are_reported(profiles: Zq, tmp_path: Path) -> None:
     """The error names the file and the member."""
     assert "has no profile nope" in profiles.refused(2, "--profile", "nope", "queue", "list")
     assert "uri is not one of" in profiles.refused(2, "--profile", "broken", "queue", "list")
@@ -67,7 +67,7 @@ def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Pa
 
 
 def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
-    """The command line, the server, the network and files each have their own exit codes."""
+    """An error of the command line, the server or the network has an exit code of its kind."""
     assert zq.refused(2, "nonsense") == "No such command 'nonsense'."
     assert "Missing argument" in zq.refused(2, "queue", "create")
     assert "no queue lost" in zq.refused(3, "queue", "show", "lost")

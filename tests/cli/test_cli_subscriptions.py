@@ -88,7 +88,7 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
         (3, ["list", "none"], "There is no queue none"),
     ],
 )
-def test_what_cannot_be_is_refused(own: Zq, code: int, words: list[str], sentence: str) -> None:
+def test_invalid_subscription_arguments_are_rejected(own: Zq, code: int, words: list[str], sentence: str) -> None:
     """Each error is one line."""
     result = own.run("subscription", *words)
     assert (result.exit_code, result.stdout) == (code, ""), result.output

@@ -52,7 +52,7 @@ def test_a_missing_topic_is_named(zq: Zq, words: list[str]) -> None:
 ID = "01a21a275ef5663ba78a65dc6ab1822d"
 
 
-def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) -> None:
+def test_existing_queues_are_processed_and_missing_queues_are_reported(zq: Zq) -> None:
     """Each missing queue is named."""
     zq("post", "jobs", "x")
     for words in (["stats"], ["purge"], ["delete"]):
@@ -84,7 +84,7 @@ def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> Non
 
 
 @pytest.mark.parametrize("verb", ["create", "set"])
-def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None:
+def test_unknown_settings_are_warned_of_and_stored(zq: Zq, verb: str) -> None:
     """Keys without an underscore may have any name."""
     zq("queue", "create", "jobs")
     result = zq.run("queue", verb, "jobs", "_dead_leter_queue=dead", "owner=shop")
@@ -113,7 +113,7 @@ def test_a_delay_that_the_queue_ignores_is_refused_unless_forced(zq: Zq, tmp_pat
 
 @pytest.mark.parametrize("words", [["post", "jobs"], ["topic", "publish", "jobs"]], ids=" ".join)
 @pytest.mark.parametrize("body", ['{"a": 1', ' [1, 2"', "[INFO] started"])
-def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: str) -> None:
+def test_malformed_json_body_is_refused(zq: Zq, words: list[str], body: str) -> None:
     """``--text`` posts the body as text."""
     stderr = zq.refused(2, *words, body)
     assert "looks like JSON but does not parse" in stderr

@@ -84,7 +84,7 @@ def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
     ("before", "now", "rates"),
     [(None, None, (None, None, 2)), (None, 5, (None, None, 2)), (9, 5, (None, None, 2)), (5, 15, (5, 3, 2))],
 )
-def test_where_nothing_is_counted_only_the_change_is_shown(
+def test_store_without_counters_shows_only_the_change(
     before: int | None, now: int | None, rates: tuple[float | None, ...]
 ) -> None:
     """There are no rates on Redis, after a queue was created again, and after a power failure reset the counter."""
@@ -122,7 +122,7 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
     assert total_metrics([], more=False) == QueueMetrics("0 queues", 0, 0, 0)
 
 
-def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
+def test_limited_list_has_the_first_queues_of_the_order(zq: Zq) -> None:
     """The order is that of the server's counts, not that of the names."""
     for name, count in (("a", 1), ("b", 2), ("c", 3)):
         zq("post", name, given="1\n" * count)
@@ -133,7 +133,7 @@ def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
     counted.close()
 
 
-def test_what_is_not_known_comes_last() -> None:
+def test_unknown_numbers_are_last() -> None:
     """Numbers are sorted from the largest, then by name; unknown numbers are last."""
     rows = [
         QueueMetrics("c", 1, 0, 0),

@@ -209,7 +209,7 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
     zq.refused(2, "tail", "news.eu", "--from", "x")
 
 
-def test_health_says_how_it_is(zq: Zq) -> None:
+def test_health_reports_ok(zq: Zq) -> None:
     assert zq("health")[0]["status"] == "ok"
 
 

@@ -85,7 +85,7 @@ def test_without_a_command_messages_are_printed(zq: Zq) -> None:
     assert everything(zq) == []
 
 
-def test_what_cannot_be_run_is_refused_before_anything_is_claimed(zq: Zq) -> None:
+def test_invalid_command_is_refused_before_any_claim(zq: Zq) -> None:
     """The command claims no message."""
     assert "no command 'nowhere-to-be-found'" in zq.refused(2, "consume", "jobs", "--exec", "nowhere-to-be-found {}")
     zq.refused(2, "consume", "jobs", "--exec", "'")

@@ -25,7 +25,7 @@ def left(queue: Any) -> list[Any]:
     return bodies(queue.list(claimed=False))
 
 
-def test_what_the_loop_comes_back_from_is_committed(queue: Any) -> None:
+def test_message_is_settled_after_its_loop_iteration(queue: Any) -> None:
     """Every message is delivered once and in order, and none is left, for any batch size."""
     queue.post_batch(range(45))
     assert bodies(queue.consume(batch=1000, **SHORT)) == list(range(45))

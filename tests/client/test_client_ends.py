@@ -136,7 +136,7 @@ def test_an_error_of_the_callers_own_ends_the_loop(running: ZqServer, kind: str,
     assert spoilt
 
 
-def test_nonsense_is_refused_where_it_is_said(queue: Any) -> None:
+def test_invalid_arguments_are_refused_in_the_caller(queue: Any) -> None:
     """Wrong decisions and consumer options raise in the caller, not later in a maintenance thread."""
     queue.post(1)
 
@@ -168,7 +168,7 @@ def test_a_consumer_is_in_one_loop_at_a_time(queue: Any) -> None:
     assert bodies(consumer) == []
 
 
-def test_of_several_failures_none_vanishes(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_several_failures_are_all_reported(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The first error is raised and the others are logged."""
     queue.post_batch(range(3))
 

@@ -83,7 +83,7 @@ def test_a_server_without_tls_is_named_as_such(running: ZqServer) -> None:
         client.ping()
 
 
-def test_work_counts_and_the_log_stays_quiet(running: ZqServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_returns_counts_and_logs_nothing(running: ZqServer, caplog: pytest.LogCaptureFixture) -> None:
     """``work`` returns the number of handlers that succeeded and failed, and httpx logs nothing at level INFO."""
     caplog.set_level(logging.INFO)
     with Client(running.url, "acme") as client:

@@ -208,7 +208,7 @@ def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
         (Trouble(passes=False, status=200), "This client cannot read the answer"),
     ],
 )
-def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
+def test_answer_of_another_server_is_an_error(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
     """A redirect or a proxy's page is an error, because the request was not processed."""
     queue = client.queue("jobs")
     verbs: list[Any] = [lambda: queue.delete_messages(["a"]), lambda: queue.renew("a"), client.ping, queue.create]
@@ -266,7 +266,7 @@ def test_other_servers_errors_are_known_by_status_and_title(status: int, body: s
     assert "\n" not in str(error)
 
 
-def test_what_is_no_address_of_a_server_is_refused_at_once() -> None:
+def test_invalid_server_url_is_refused_at_once() -> None:
     """The constructor raises the error, not the first request."""
     for url in ("localhost:8888", "http://", "http://host:99999", "http://host:port"):
         with pytest.raises(errors.Invalid, match="URL"):

@@ -80,7 +80,7 @@ def test_me_says_what_a_token_is_for(guarded: Server, kind: str) -> None:
     assert "queues:purge" not in found["rules"]
 
 
-def test_whoever_may_only_produce_posts_and_publishes_many(guarded: Server, kind: str) -> None:
+def test_producer_token_posts_and_publishes_many(guarded: Server, kind: str) -> None:
     """The client cannot read the queue's size limit, and uses the server's limit for its batches."""
     token = guarded.token("acme", scopes=["produce:queue/many", "produce:topic/many"])
     with client_of(kind, guarded.url, "acme", token=token) as client:
@@ -133,7 +133,7 @@ def test_no_redirect_takes_a_token_along(headers: tuple[str, list[Any]], kind: s
     assert seen[0]["X-Auth-Token"] is None
 
 
-def test_what_is_no_token_of_ours_goes_where_keystone_reads_it_too(headers: tuple[str, list[Any]], kind: str) -> None:
+def test_other_token_is_sent_in_keystones_header_too(headers: tuple[str, list[Any]], kind: str) -> None:
     url, seen = headers
     with client_of(kind, url, token="gAAAA-keystones") as client, pytest.raises(errors.ZqError):
         client.ping()
@@ -164,7 +164,7 @@ def test_nothing_shows_a_token(guarded: Server, kind: str, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("trouble", [TOO_FAST, TO_REQUESTS], ids=["429", "503"])
-def test_who_is_too_fast_waits_as_long_as_the_server_says(
+def test_rate_limited_call_waits_for_retry_after(
     proxy: Proxy, kind: str, project: str, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The request was not processed, so even a pop is retried; no attempt is counted, and the log has one line."""
@@ -179,7 +179,7 @@ def test_who_is_too_fast_waits_as_long_as_the_server_says(
     assert said == ["The project may make at most 2 requests per second. Waiting 1 s, as requested by the server."]
 
 
-def test_who_has_no_patience_is_told_what_was_exceeded(proxy: Proxy, kind: str, project: str) -> None:
+def test_rate_limit_error_names_the_exceeded_limit(proxy: Proxy, kind: str, project: str) -> None:
     """The error is raised at once if the server's Retry-After exceeds the deadline."""
     with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5)) as client:
         proxy.plan(TOO_FAST)

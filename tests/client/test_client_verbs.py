@@ -43,7 +43,7 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
-def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
+def test_audit_is_listed_latest_first(client: Any) -> None:
     """Entries are paged, and ``since`` ends the listing. The entry of a purge has its number of messages."""
     begun = datetime.now(UTC) - timedelta(seconds=60)
     for number in range(1, 6):
@@ -77,7 +77,7 @@ def test_a_queue_is_paused_and_resumed(client: Any) -> None:
             change()
 
 
-def test_figures_are_of_the_project_of_a_queue_and_of_servers(client: Any) -> None:
+def test_figures_cover_the_project_a_queue_and_servers(client: Any) -> None:
     """A listing over pages has each queue once; only administrators see servers."""
     for number in range(5):
         client.queue(f"q{number}").post_batch([1] * (number + 1))
@@ -303,7 +303,7 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
         client.committed("nobody")
 
 
-def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
+def test_stages_fences_and_commits_are_listed_over_all_pages(client: Any) -> None:
     """Stages, fences and producers have counts and are sorted by name."""
     out = client.queue("out")
     named = [f"job.{number}" for number in range(5)]

@@ -44,7 +44,7 @@ def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.
     ]
 
 
-def test_rules_of_queues_are_none_of_topics(
+def test_settings_of_queues_are_unknown_for_topics(
     kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Topics have no history."""
@@ -90,7 +90,7 @@ def test_a_client_that_checks_no_delays_posts_them(kind: str, proxy: Proxy, proj
 
 
 @pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
-def test_a_delayed_queue_is_looked_at_once(kind: str, proxy: Proxy, project: str, post: Any) -> None:
+def test_metadata_of_a_delayed_queue_is_read_once(kind: str, proxy: Proxy, project: str, post: Any) -> None:
     """The client reads the metadata once, or never if the post reads them anyway."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
@@ -129,7 +129,7 @@ def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project
     assert [method for method, _, _ in proxy.seen] == ["POST", "POST"]
 
 
-def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
+def test_post_succeeds_if_the_check_of_delays_fails(
     kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed check does not fail the post."""

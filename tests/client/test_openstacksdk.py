@@ -23,7 +23,7 @@ def test_the_program_of_the_page_works(running: ZqServer, project: str, tmp_path
     succeed([*PYTHON, program(running, project)], tmp_path)
 
 
-def test_what_fails_in_the_sdk_fails_so(running: ZqServer, project: str, tmp_path: Path) -> None:
+def test_sdk_fails_as_the_page_says(running: ZqServer, project: str, tmp_path: Path) -> None:
     """The SDK's claims, a rejected post, a claim's limit and unknown metadata behave as described."""
     begin = program(running, project).partition("conn.message.create_queue")[0]
     lines = [

@@ -283,7 +283,7 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
 
 
 @pytest.mark.every_store
-def test_what_heats_resources_do(store_uri: str) -> None:
+def test_heat_resources_work(store_uri: str) -> None:
     """Heat creates, updates and deletes its Zaqar resources in its own order.
 
     The resources are ``OS::Zaqar::Queue``, ``Subscription`` with an unlimited ttl and a template, and
@@ -318,7 +318,7 @@ def test_what_heats_resources_do(store_uri: str) -> None:
             client.subscription("stack-queue", id=hook.id)
 
 
-def test_what_is_not_built_is_said(tmp_path: Path) -> None:
+def test_encryption_without_support_is_rejected(tmp_path: Path) -> None:
     """Enabling encryption is rejected with 400, because the client would treat 501 as success."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         client = client_of(server)

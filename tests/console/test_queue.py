@@ -89,7 +89,7 @@ def open_first(page: Page) -> None:
     expect(page.get_by_role("heading", name="Message")).to_be_visible()
 
 
-def test_what_strangers_wrote_is_text(client: Client, watch: Watch) -> None:
+def test_untrusted_text_is_escaped(client: Client, watch: Watch) -> None:
     """Bodies, keys, attributes, metadata and reasons never run as code, and text-direction characters are escaped."""
     queue = client.queue("mail")
     queue.create({"_dead_letter_queue": "mail.dead", "note": HOSTILE, HOSTILE: 1})

@@ -38,7 +38,7 @@ def test_queues_are_listed_with_their_counts_and_each_once(client: Client, watch
     expect(rows).to_have_count(1)
 
 
-def test_the_keyboard_alone_does_it(client: Client, watch: Watch) -> None:
+def test_page_works_with_the_keyboard_only(client: Client, watch: Watch) -> None:
     """Keys select, open and search rows and list the shortcuts, except in a text field (acceptance 19)."""
     for name in ("a", "b"):
         client.queue(name).create()

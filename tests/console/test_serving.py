@@ -121,7 +121,7 @@ def test_a_server_without_a_console_has_nothing_of_it() -> None:
     storage.close()
 
 
-def test_it_stays_small() -> None:
+def test_compressed_console_stays_small() -> None:
     """All files together are smaller than 120 kB when compressed."""
     tree = page.read_tree()
     assert sum(len(file.packed) for file in tree.files.values()) < 120_000
@@ -142,7 +142,7 @@ def test_modules_are_served_without_comments_and_indentation() -> None:
         assert not re.search("^ |^//|^/\\*\\*", served.decode(), re.MULTILINE), name
 
 
-def test_nothing_is_made_of_texts_but_text() -> None:
+def test_templates_create_no_markup_from_strings() -> None:
     """Templates, which the linter cannot check, have no markup or styles from strings and no handlers in attributes."""
     unwanted = re.compile(
         r"dangerouslySetInnerHTML|innerHTML|outerHTML|insertAdjacentHTML|document\.write|style=|srcdoc|(?<![\w-])on[a-z]+="

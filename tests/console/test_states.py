@@ -27,7 +27,7 @@ def test_a_refusal_is_shown_in_the_servers_own_words(client: Client, watch: Watc
     expect(page.get_by_text("Page not found")).to_be_visible()
 
 
-def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, project: str) -> None:
+def test_outage_and_recovery_of_the_server_are_shown(watching: Watching, project: str) -> None:
     """The last counts stay, marked as stale, and are fresh within 30 s after the server's return (acceptance 16)."""
     server = ZqServer("memory:")
     with server, Client(server.url, project) as client:

@@ -91,7 +91,7 @@ def test_a_pattern_means_several_topics(client: Client, watch: Watch) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("news.asia")
 
 
-def test_it_hears_nothing_while_nobody_looks(client: Client, watch: Watch) -> None:
+def test_tail_closes_its_stream_while_hidden_or_paused(client: Client, watch: Watch) -> None:
     """A hidden or paused page closes its stream, and continues after the last received message."""
     closed: list[Request] = []
 

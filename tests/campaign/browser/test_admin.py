@@ -60,14 +60,14 @@ def test_a_project_is_bounded_suspended_and_deleted(tokened: Guarded, watching: 
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
 
 
-def test_who_may_not_sees_no_such_part(tokened: Guarded, watching: Watching) -> None:
+def test_reader_sees_only_the_allowed_tabs(tokened: Guarded, watching: Watching) -> None:
     """A reader sees only the quota of the own project."""
     page = watching(tokened.server.url).sign_in(tokened.token("observe:**"), "admin")
     expect(page.locator("tbody th").first).to_be_visible()
     assert page.locator(".tabs a").all_inner_texts() == ["Quota", "Flavors"]
 
 
-def test_what_a_server_has_not_is_said(client: Client, watch: Watch) -> None:
+def test_page_explains_features_that_the_server_lacks(client: Client, watch: Watch) -> None:
     """The page explains that quotas need authentication and flavors need pooling."""
     client.queue("mail").create()
     page = watch.open("admin")

@@ -122,7 +122,7 @@ def test_the_texts_of_strangers_are_texts(tokened: Guarded, watching: Watching) 
     watch.check_accessible()
 
 
-def test_who_may_not_observe_everything_is_told_so(tokened: Guarded, watching: Watching) -> None:
+def test_audit_needs_the_scope_of_the_whole_project(tokened: Guarded, watching: Watching) -> None:
     """A reader sees the entries of the project; an administrator sees all entries with their projects."""
     with tokened.client() as client:
         client.queue("gone").delete()

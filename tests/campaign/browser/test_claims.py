@@ -36,7 +36,7 @@ def test_a_claim_comes_and_goes_on_the_page(client: Client, watch: Watch) -> Non
     expect(page.get_by_text("No claims")).to_be_visible()
 
 
-def test_one_s_own_claim_is_renewed(client: Client, watch: Watch) -> None:
+def test_only_the_claim_of_this_tab_can_be_renewed(client: Client, watch: Watch) -> None:
     """Only the claim of this tab is marked and can be renewed."""
     client.queue("jobs").post_batch(range(4))
     page = watch.open(ADDRESS)

@@ -20,7 +20,7 @@ def delivering() -> Iterator[ZqServer]:
         yield started
 
 
-def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching: Watching, project: str) -> None:
+def test_failed_deliveries_are_deleted_once_confirmed(delivering: ZqServer, watching: Watching, project: str) -> None:
     """Bodies keep their digits, and the queue's page links to the subscriptions."""
     with Sink() as sink, Client(delivering.url, project) as client:
         queue = client.queue("mail")

@@ -139,7 +139,7 @@ def test_it_goes_on_when_the_server_is_back(
         expect(page.locator(".gap")).to_have_count(0)
 
 
-def test_a_log_that_is_another_one_is_told(watching: Watching, project: str) -> None:
+def test_tail_reports_a_new_log(watching: Watching, project: str) -> None:
     """The new log of an empty store is read from its start, after a line that reports the new log."""
     with ZqServer("memory:") as server:
         watch = watching(server.url)
@@ -298,7 +298,7 @@ def test_several_topics_cannot_be_asked_for_by_requests(small: ZqServer, watchin
         expect(lines(page)).to_contain_text(["meanwhile"])
 
 
-def test_a_filter_keeps_what_is_rare(client: Client, watch: Watch) -> None:
+def test_filter_keeps_rare_messages(client: Client, watch: Watch) -> None:
     """A thousand other messages do not push out the matching ones."""
     page = opened(watch)
     page.get_by_label("Message contains").fill("rare")

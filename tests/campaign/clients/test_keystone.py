@@ -44,7 +44,7 @@ def test_a_token_of_keystone_names_the_project(keystone: tuple[Keystone, ZqServe
     assert ask(server.url, "GET", "/v2/queues", headers=theirs | {"X-Project-ID": ANN.project}).status == 403
 
 
-def test_who_has_no_valid_token_gets_keystones_answer(keystone: tuple[Keystone, ZqServer]) -> None:
+def test_request_without_valid_token_gets_keystones_answer(keystone: tuple[Keystone, ZqServer]) -> None:
     """The middleware answers before routing, with its own body and challenge; probes are open (contract 1.3)."""
     issuer, server = keystone
     for path in ("/v2/queues", "/v2/480924/queues/", "/v2/openapi.json"):
@@ -81,7 +81,7 @@ def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]
     assert issuer.seen > before
 
 
-def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqServer]) -> None:
+def test_credential_of_waiters_and_streams_is_checked_again(keystone: tuple[Keystone, ZqServer]) -> None:
     """Within 30 s after a revocation, a waiting request gets 401 and a stream ends (tenancy 2)."""
     issuer, server = keystone
     token = issuer.token("ann")
@@ -103,7 +103,7 @@ def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqSer
     assert time.monotonic() - begun < 55
 
 
-def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:
+def test_outage_of_keystone_is_answered_503(keystone: tuple[Keystone, ZqServer]) -> None:
     """The server answers 503 and grants no access."""
     issuer, server = keystone
     token = issuer.token("ann")
@@ -115,7 +115,7 @@ def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]
         issuer.down = False
 
 
-def test_zaqars_client_takes_no_refusal_for_an_answer(tmp_path: Path) -> None:
+def test_zaqars_client_raises_an_error_for_a_rate_limit(tmp_path: Path) -> None:
     """The client does not know 429, so zq answers 503, which raises an error (tenancy 6)."""
     with Keystone(ANN) as issuer:
         config = f"{issuer.config()}[quota]\nrequests = 1\n"

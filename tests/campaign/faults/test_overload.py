@@ -23,7 +23,7 @@ def store() -> Iterator[RedisServer]:
         yield server
 
 
-def test_what_cannot_be_answered_in_time_is_refused(store: RedisServer) -> None:
+def test_requests_that_would_be_late_are_refused(store: RedisServer) -> None:
     """If the store hangs, further requests of the project fail early with 503 and Retry-After.
 
     The project's requests hold three quarters of the threads. Health checks still work, and later requests succeed.

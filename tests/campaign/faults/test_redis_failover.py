@@ -67,7 +67,7 @@ def test_an_ordered_failover_of_a_cluster_loses_nothing():
     run_through(ClusterGroup())
 
 
-def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
+def test_stopped_server_queries_the_master_before_it_writes():
     """The server was stopped during the whole failover, and the old master would still accept its writes."""
     with SentinelGroup(stubborn=True) as group, ZqServer(group.uri) as server:
         posts, former = Posts(server.url), group.master

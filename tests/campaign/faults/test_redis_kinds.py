@@ -108,7 +108,7 @@ def test_a_master_without_replicas_says_so(binary: str | None):
         scene.storage.close()
 
 
-def test_whoever_may_lose_what_is_not_replicated_is_warned(
+def test_missing_replication_setting_is_warned_of(
     watched: tuple[RedisServer, RedisServer, str], caplog: pytest.LogCaptureFixture
 ):
     """The server warns at its start behind Sentinels unless one of the two options is set."""

@@ -33,7 +33,7 @@ def test_a_wire_can_be_cut_and_slowed() -> None:
         assert redis.Redis(port=wire.port, retry=None).ping()
 
 
-def test_a_store_that_forgets_is_accused() -> None:
+def test_checker_finds_a_store_that_loses_data() -> None:
     """Redis without persistence loses acknowledged messages when it is killed, and the checker reports it."""
     with RedisServer() as store, ZqServer(store.uri) as server, HttpTarget([server.url]) as target:
         prepare(target)

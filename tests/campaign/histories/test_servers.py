@@ -3,7 +3,7 @@
 
 ``ZQ_HISTORY_SECONDS`` sets the length (``runs``), ``ZQ_NEMESES`` selects some nemeses. To run four hours on MongoDB:
 
-ZQ_HISTORY_SECONDS=14400 python -m pytest tests/campaign/histories/test_servers.py -k mongodb
+    ZQ_HISTORY_SECONDS=14400 python -m pytest tests/campaign/histories/test_servers.py -k mongodb
 """
 
 from contextlib import ExitStack
