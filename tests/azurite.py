@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An Azure blob storage on a free port: Azurite, which holds everything in memory.
+"""An Azure blob storage on a free port: Azurite, which keeps all data in memory.
 
-It comes from npm, as ``npm install --global azurite`` does it, or ``npm install --prefix var/npm azurite``.
+Install it with ``npm install --global azurite`` or ``npm install --prefix var/npm azurite``.
 """
 
 import base64
@@ -17,33 +17,33 @@ from tests.servers import Startable, free_port, spawn, wait_for
 
 READY_WITHIN: Final = 180.0
 CONTAINER: Final = "zq-stores"
-# Azurite has one account, with a key that everybody knows.
+# Azurite has one account, with a publicly known key.
 ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 MEMORY: Final = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
 
 
 class Azurite(Startable):
-    """One process; as a context manager nothing of it is left."""
+    """An Azurite process; a context manager that stops it and discards its data."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/{ACCOUNT}"
         self.environment = {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY}
-        """What the store's driver signs in with, beside the endpoint in its URI."""
+        """The store driver's credentials; the endpoint is in the URI."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pids(self) -> list[int]:
-        """Its process."""
+        """Return the id of the process."""
         return [self._process.pid] if self._process else []
 
     def uri(self, prefix: str, container: str = CONTAINER) -> str:
-        """A store's."""
+        """Return the URI of a store."""
         return f"az://{container}/{prefix}?endpoint={self.url}"
 
     def start(self) -> "Azurite":
-        """Started, with a container."""
+        """Start Azurite and create a container."""
         program = locate("azurite-blob")
         assert program is not None, "Azurite is not installed."
         command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(self.port), *MEMORY]

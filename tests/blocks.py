@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fenced blocks of the README and the reference."""
+"""The fenced code blocks of the README and the reference."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ FENCED = re.compile(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", re.MULTILINE)
 
 
 class Block(Struct, frozen=True):
-    """A block of a page of the repository; ``line``: where it begins."""
+    """A code block of a page in the repository; ``line`` is its first line."""
 
     page: str
     line: int
@@ -22,7 +22,7 @@ class Block(Struct, frozen=True):
 
 
 def blocks(page: Path) -> list[Block]:
-    """Those of a page, in their order. Blocks in a list lose their indentation."""
+    """Return the code blocks of a page in order. Blocks in a list lose their indentation."""
     content = page.read_text()
     name = str(page.relative_to(ROOT))
     return [
@@ -32,11 +32,11 @@ def blocks(page: Path) -> list[Block]:
 
 
 def curl_samples(page: Path) -> list[str]:
-    """The blocks that are marked ``sh`` and call curl."""
+    """Return the blocks in the language ``sh`` that call curl."""
     return [block.text for block in blocks(page) if block.language == "sh" and re.search(r"\bcurl\b", block.text)]
 
 
 def only(page: str, language: str, part: str = "") -> str:
-    """The one block of a page in this language that has this part."""
+    """Return the only block of a page in this language that contains `part`."""
     (found,) = (block.text for block in blocks(ROOT / page) if block.language == language and part in block.text)
     return found

@@ -26,9 +26,9 @@ def issue(
 ) -> Path:
     """Write ``name.pem`` and ``name.key``, and return the path of the certificate.
 
-    ``subject`` is in the notation of RFC 4514. Without ``authority``, the name of a certificate in the folder, the
-    certificate is an authority itself; with or without, it is valid for this machine and expires after ``days``.
-    ``purpose``: its extended key usage.
+    ``subject`` is in the notation of RFC 4514. ``authority`` is the name of the issuer's certificate in the folder;
+    without it, the certificate is self-signed and an authority. The certificate is valid for this machine, expires
+    after ``days``, and has the extended key usage ``purpose``.
     """
     key, now = ec.generate_private_key(curve()), datetime.now(UTC)
     its_name = x509.Name.from_rfc4514_string(subject)

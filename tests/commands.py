@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of ``zq-server``, in this process, or in one that is forked."""
+"""``zq-server`` commands that run in this process or in a forked one."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from zq.serving import server
 
 
 class Done(NamedTuple):
-    """What a command printed, and how it ended."""
+    """The output and the exit code of a command."""
 
     code: int
     said: str
@@ -21,7 +21,7 @@ class Done(NamedTuple):
 
 
 def run(*arguments: object) -> Done:
-    """``zq-server`` with these arguments."""
+    """Run ``zq-server`` with these arguments in this process."""
     said, error, umask = io.StringIO(), io.StringIO(), os.umask(0o077)
     try:
         with mock.patch.dict(os.environ), contextlib.redirect_stdout(said), contextlib.redirect_stderr(error):
@@ -32,7 +32,7 @@ def run(*arguments: object) -> Done:
 
 
 def run_apart(*arguments: object, module: str = MODULE) -> Done:
-    """The same in a process of its own, which leaves the store when it ends."""
+    """Run ``zq-server`` in a separate process, which closes the store when it exits."""
     process = Forked(module, list(map(str, arguments)), os.environ)
     with process.stdout as said, process.stderr as error:
         words = said.read(), error.read()
@@ -40,7 +40,7 @@ def run_apart(*arguments: object, module: str = MODULE) -> Done:
 
 
 def new_token(uri: str, project: str) -> str:
-    """A new token of a project, as ``zq-server token create`` prints it."""
+    """Create a token of a project with ``zq-server token create`` and return it."""
     done = run_apart("token", "create", "--project", project, "--store", uri)
     assert done.code == 0, done
     return done.said.strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage done to the files of an embedded store that nobody has open: bits turned over, files cut short and removed."""
+"""Damage to the files of a closed embedded store: flipped bits, truncated and removed files."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ from zq.storage.rocksdb.store import Store
 
 
 def flushed(path: Path) -> Path:
-    """The same store with everything in table files, one for each family that has anything."""
+    """Move all data of a store to table files, one for each family with data, and return its path."""
     store = Store(path, layout.FAMILIES, "never", 0)
     for family in layout.FAMILIES:
         store.compact(family)
@@ -21,7 +21,7 @@ def flushed(path: Path) -> Path:
 
 
 def table_of(path: Path, family: str) -> Path:
-    """The largest table file of a family."""
+    """Return the largest table file of a family."""
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path))}
     db = Rdict(str(path), Options(raw_mode=True), families, AccessType.read_only(False))
     told = db.get_column_family(family).property_value("rocksdb.sstables")
@@ -33,7 +33,7 @@ def table_of(path: Path, family: str) -> Path:
 
 
 def flip(file: Path, at: float = 0.3, count: int = 8) -> None:
-    """Turn bits over, at a part of the file's length; by default in a block of data, if it has several."""
+    """Flip bits at a fraction of the file's length; by default in a data block, if the file has several."""
     content = bytearray(file.read_bytes())
     begin = int(at * len(content))
     for place in range(begin, begin + count):
@@ -42,5 +42,5 @@ def flip(file: Path, at: float = 0.3, count: int = 8) -> None:
 
 
 def cut(file: Path, at: float) -> None:
-    """Keep only the first part of a file."""
+    """Truncate a file to a fraction of its length."""
     os.truncate(file, int(file.stat().st_size * at))

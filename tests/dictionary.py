@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object store in memory, which may take its time."""
+"""An object store in memory with configurable latency."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from zq.storage.object.objects import Objects, Requests
 
 
 class Dictionary(Objects):
-    """``put``, ``look``: seconds that each takes."""
+    """An object store in a dictionary; ``put`` and ``look`` are the seconds for each write and read."""
 
     def __init__(self, put: float = 0.0, look: float = 0.0) -> None:
         self.requests = Requests()
@@ -31,7 +31,7 @@ class Dictionary(Objects):
         return new
 
     def prove_exclusive(self) -> None:
-        """It is."""
+        """Return without a check, because ``put_new`` is exclusive."""
 
     def get(self, name: str) -> bytes | None:
         time.sleep(self._look)
@@ -50,4 +50,4 @@ class Dictionary(Objects):
         return f"epoch/{number}" in self._values
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no resource is open."""

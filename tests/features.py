@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cores with features, for tests below the composition of the server."""
+"""Brokers with features, for tests below the server's composition."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ from zq.subscriptions.fan_out import FanOut, Subscribers
 from zq.subscriptions.feature import UseCases
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
-# The options of SQS without authentication.
+# SQS options without authentication.
 UNSIGNED = SqsOptions(enabled=True, auth="none")
 
 
 def core_with_subscriptions(
     storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY, **options: Any
 ) -> tuple[Broker, UseCases]:
-    """Return a core whose queues and topics may have subscribers, and their use cases. ``options``: of the core."""
+    """Return a broker whose queues and topics may have subscribers, and its use cases. ``options`` go to the broker."""
     followers = Subscribers(storage, clock, policy.keep)
     core = Broker(storage, clock, followers=followers, extensions=EXTENSIONS, **options)
     return core, UseCases(core, policy)
@@ -36,15 +36,15 @@ def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFA
 
 
 def figures_of(core: Broker, counts: Counts) -> Figures:
-    """Return the figures of a core whose events ``counts`` observes."""
+    """Return the metrics of a broker whose events ``counts`` observes."""
     return Figures(core.storage, core.waiters.clock, core.queues, core.topics, core.quotas, counts)
 
 
 def sqs(core: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
-    """Return SQS on a core, by default without authentication."""
+    """Return the SQS feature of a broker, by default without authentication."""
     return sqs_feature(options, core)
 
 
 def administration_of(core: Broker) -> AdministrationFeature:
-    """Return the administration of a core."""
+    """Return the administration feature of a broker."""
     return AdministrationFeature(core.quotas, core.removal, core.sealing.keys)

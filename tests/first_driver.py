@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver as a first one may be: queues, messages, claims and documents, and nothing that can be left out."""
+"""A minimal driver: queues, messages, claims and documents, without any optional capability."""
 
 from zq.model import Seconds
 from zq.model.expiry import Expiry, Pace
@@ -8,7 +8,7 @@ from zq.storage.api import Defaults
 
 
 class FirstStorage(Defaults):
-    """What it has is the engine's, in memory."""
+    """A minimal storage that uses the controllers of the engine in memory."""
 
     def __init__(self) -> None:
         self._whole = whole = connect("memory:")

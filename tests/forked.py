@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of zq in processes that are forked from one which has imported them: nine tenths of what the start of a
-server costs are its imports, and the suite starts some thousand.
+"""zq commands in processes that are forked from a process with all imports.
 
-``Forked`` stands for such a process as ``subprocess.Popen`` does. It differs from one that ``python -m`` starts in what
-``/proc`` tells of it: the command line and the environment are those of the process that was forked.
+Imports are nine tenths of the start time of a server, and the suite starts thousands of servers. ``Forked`` has the
+interface of ``subprocess.Popen``. The process differs from ``python -m`` in ``/proc``: the command line and the
+environment are those of the fork server.
 """
 
 import atexit
@@ -41,7 +41,7 @@ _PARENT_DEATH_SIGNAL = 1
 
 
 class Forked:
-    """A process that runs ``module`` as ``python -m`` does; what it writes can be read as text."""
+    """A process that runs ``module`` like ``python -m``; its output can be read as text."""
 
     def __init__(self, module: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         reads, writes = zip(*(_context.Pipe(duplex=False) for _ in range(2)), strict=True)
@@ -62,7 +62,7 @@ class Forked:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises ``subprocess.TimeoutExpired``."""
+        """Wait for the exit code. Raises ``subprocess.TimeoutExpired``."""
         self._process.join(timeout)
         code = self.poll()
         if code is None:
@@ -79,7 +79,7 @@ def _text(end: Connection) -> IO[str]:
 def _run(
     module: str, arguments: list[str], env: dict[str, str], folder: str, output: Connection, errors: Connection
 ) -> None:
-    """In the new process: what ``exec`` would have done, then the module, then the end as Python has it."""
+    """Prepare the new process like ``exec``, run the module, and exit like Python."""
     os.setsid()
     os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]  # else its end waits for ours
     ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pytest plugin that runs the tests in several processes, forked after one collection.
 
-``--forks N`` forks N processes once the tests are collected. The parent hands out *runs*: tests of one file and one
-store, so that fixtures of a module are set up once for a run. Reports return through pipes, and the parent alone
-prints, counts and decides the exit status. If a process dies, the test that it was running fails, and another process
-takes over the rest of its tests.
+``--forks N`` forks N processes after the collection. The parent distributes *runs*: tests of one file and one store, so
+that fixtures of a module are set up once for each run. Reports return through pipes, and only the parent prints, counts
+and determines the exit status. If a process dies, its current test fails, and another process takes over the rest of
+its tests.
 
-Each process sets up its own session fixtures, so each has servers of its own. The plugin needs test modules that start
-no thread when they are imported. Warnings of the processes are not shown.
+Each process sets up its own session fixtures and therefore its own servers. Test modules must not start threads when
+they are imported. Warnings of the processes are not shown.
 """
 
 import multiprocessing
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-# Tests in one run at most. The last runs are smaller, so that the processes end at about the same time.
+# Maximum number of tests in a run. The last runs are smaller, so that the processes end at about the same time.
 MAX_RUN = 40
-# A process that is interrupted has this many seconds to stop what it started.
+# Seconds that an interrupted process has to stop what it started.
 STOP_WITHIN = 60
 _context = multiprocessing.get_context("fork")
 
@@ -40,13 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def store_of(item: pytest.Item) -> str | None:
-    """Return the store that the test's parameter ``store_name`` names, if it has one."""
+    """Return the value of the test's parameter ``store_name``, or None."""
     call = getattr(item, "callspec", None)
     return call.params.get("store_name") if call else None
 
 
 def together(item: pytest.Item) -> str | None:
-    """Return the name that the marker ``together`` gives."""
+    """Return the name in the marker ``together``, or None."""
     mark = item.get_closest_marker("together")
     return mark.args[0] if mark else None
 
@@ -65,7 +65,7 @@ def groups_of(items: list[pytest.Item]) -> list[list[int]]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run the collected tests in processes, if the command line asks for them."""
+    """Run the collected tests in processes if the command line has ``--forks``."""
     option = session.config.option
     if not option.forks or option.collectonly or not session.items:
         return None
@@ -83,23 +83,23 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 class Started(NamedTuple):
-    """A process begins a test."""
+    """The message that a process begins a test."""
 
     at: int
 
 
 class Reported(NamedTuple):
-    """A phase of a test has ended."""
+    """The message that a phase of a test has ended."""
 
     report: dict[str, Any]
 
 
 class RunBegun(NamedTuple):
-    """A process begins a run, and needs to know the one after it."""
+    """The message that a process begins a run and requests the next one."""
 
 
 class Child:
-    """A forked process, as its parent sees it."""
+    """A forked process from its parent's view."""
 
     def __init__(self, session: pytest.Session, stopping: Event, siblings: list[Connection]) -> None:
         self.connection, theirs = _context.Pipe()
@@ -112,13 +112,13 @@ class Child:
         theirs.close()
 
     def give(self, run: list[int]) -> None:
-        """Hand out a run; an empty one says that no more will come."""
+        """Send a run; an empty run means that no more follow."""
         self.todo += run
-        with suppress(BrokenPipeError):  # The process has died, which the end of the pipe reports next.
+        with suppress(BrokenPipeError):  # The process has died; the end of the pipe reports it next.
             self.connection.send(run)
 
     def ended(self, timeout: float | None = None) -> str:
-        """Wait for the process, kill it after ``timeout`` seconds, and return how it ended; "" if as it should."""
+        """Wait for the process, kill it after ``timeout`` seconds, and return an error message, or "" on success."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self._process.kill()
@@ -128,7 +128,7 @@ class Child:
 
 
 class Parent:
-    """The process that collected the tests: it hands out runs and receives reports."""
+    """The process that collected the tests; it distributes runs and receives reports."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
@@ -155,7 +155,7 @@ class Parent:
             raise
 
     def _time_left(self) -> float | None:
-        """Return the seconds until no test may start any more; None if the run has no deadline or is stopping."""
+        """Return the seconds until no further test may start; None without a deadline or after it."""
         if self._until is None or self._stopping.is_set():
             return None
         left = self._until - time.time()
@@ -169,7 +169,7 @@ class Parent:
         child.give(self._next_run(forks))
 
     def _next_run(self, forks: int) -> list[int]:
-        """Take tests off the first group: all of a group with a name, else fewer and fewer, as the tests end."""
+        """Take tests of the first group: all of a named group, otherwise fewer as the remaining tests decrease."""
         if not self._groups or self._stopping.is_set():
             return []
         group = self._groups[0]
@@ -206,7 +206,7 @@ class Parent:
             self._stopping.set()
 
     def _bury(self, child: Child, forks: int) -> None:
-        """Report the test at which a process died, and give the rest of its tests to another one."""
+        """Report the test at which a process died, and give its remaining tests to another process."""
         sentence = child.ended(STOP_WITHIN)
         if child.current is not None:
             item = self._session.items[child.current]
@@ -220,7 +220,7 @@ class Parent:
 
 
 class Reports:
-    """Send the reports of a process to its parent."""
+    """A plugin that sends the reports of a process to its parent."""
 
     def __init__(self, config: pytest.Config, connection: Connection) -> None:
         self._config = config
@@ -232,14 +232,14 @@ class Reports:
 
 
 def work(session: pytest.Session, connection: Connection, stopping: Event, inherited: list[Connection]) -> None:
-    """Run in a new process the runs that its parent hands out; stop what fixtures started if the parent is gone."""
+    """Run the tests that the parent sends; tear down fixtures if the parent has died."""
     for each in inherited:
         each.close()
     plugins = session.config.pluginmanager
-    # The parent prints.
+    # Only the parent prints.
     plugins.unregister(name="terminalreporter")
     plugins.register(Reports(session.config, connection))
-    # The file that captures output is shared with the parent and with its other children.
+    # The file with captured output is shared with the parent and its other children.
     if capture := plugins.getplugin("capturemanager"):
         capture.stop_global_capturing()
         capture.start_global_capturing()
@@ -268,7 +268,7 @@ def _tests(connection: Connection) -> Iterator[int]:
 
 
 def _with_next(tests: Iterator[int]) -> Iterator[tuple[int, int | None]]:
-    """Yield each test with the one after it."""
+    """Yield each test with the next test."""
     at = next(tests, None)
     while at is not None:
         following = next(tests, None)

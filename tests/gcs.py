@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of Google Cloud Storage as a store asks for, played in this process: no server of it is to be had here.
+"""A simulation of Google Cloud Storage in this process, limited to the requests of a store.
 
-It shows that the driver asks as Google's documents say; that Google's servers do what those say, it does not.
+It shows that the driver's requests follow Google's documentation. It cannot show that Google's servers follow it.
 """
 
 import threading
@@ -15,7 +15,7 @@ BUCKET: Final = "zq-stores"
 
 
 class Gcs(Startable):
-    """One server thread. ``heeds``: whether it keeps the condition that nothing be there."""
+    """A server thread; if ``heeds`` is False, it ignores the condition that the object must not exist."""
 
     def __init__(self, heeds: bool = True) -> None:
         self.objects: dict[str, bytes] = {}
@@ -25,10 +25,10 @@ class Gcs(Startable):
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.environment = {"GOOGLE_BEARER_TOKEN": "testing"}
-        """What the store's driver signs in with, beside the endpoint in its URI."""
+        """The store driver's credentials; the endpoint is in the URI."""
 
     def uri(self, prefix: str) -> str:
-        """A store's."""
+        """Return the URI of a store."""
         return f"gs://{BUCKET}/{prefix}?endpoint={self.url}"
 
     def start(self) -> "Gcs":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for Keystone: users with a password and a project, tokens, their roles, and a catalogue with zq in it.
+"""A simulation of Keystone: users with passwords and projects, tokens, roles, and a catalogue that contains zq.
 
-Only what keystonemiddleware, keystoneauth and OpenStack's clients ask of the Identity API v3.
+It serves only what keystonemiddleware, keystoneauth and OpenStack's clients request of the Identity API v3.
 """
 
 import json
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 
 class User(NamedTuple):
-    """Who may have a token. ``project`` "" = tokens of no project."""
+    """A user; with an empty ``project``, the user's tokens have no project."""
 
     name: str
     project: str
@@ -25,7 +25,7 @@ SERVICE = User("zq", "5e7", ("service",))
 
 
 class Keystone:
-    """Serves at ``url``; a context manager. ``seen`` counts the validations; ``down``: it answers 503."""
+    """A server at ``url``; a context manager. ``seen`` counts the validations; if ``down`` is True, it answers 503."""
 
     def __init__(self, *users: User) -> None:
         self.users = {user.name: user for user in (SERVICE, *users)}
@@ -34,7 +34,7 @@ class Keystone:
         self.ended: set[str] = set()
         """Trustors whose trusts have ended."""
         self.refused = 0
-        """How often a token of such a trust was asked for."""
+        """Number of rejected requests for a token of an ended trust."""
         self.endpoint = ""
         self.seen = 0
         self.down = False
@@ -51,7 +51,7 @@ class Keystone:
         self._server.server_close()
 
     def config(self) -> str:
-        """What a server's configuration file says of it."""
+        """Return the configuration of a zq server that uses this Keystone."""
         return (
             "[DEFAULT]\nauth_strategy = keystone\n[keystone_authtoken]\n"
             f"www_authenticate_uri = {self.url}/v3\nauth_url = {self.url}\nauth_type = password\n"
@@ -60,7 +60,7 @@ class Keystone:
         )
 
     def token(self, name: str, lives: float = 3600) -> str:
-        """A new token of a user."""
+        """Create a token of a user and return its id."""
         user, id, now = self.users[name], uuid4().hex, datetime.now(UTC)
         domain = {"id": "default", "name": "Default"}
         moment = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -90,7 +90,7 @@ def _service(kind: str, url: str) -> dict[str, Any]:
 
 
 class _Pages(BaseHTTPRequestHandler):
-    """Versions, new tokens, and what a token is."""
+    """The pages for versions, new tokens and the validation of tokens."""
 
     owner: ClassVar[Keystone]
     protocol_version = "HTTP/1.1"
@@ -132,7 +132,7 @@ class _Pages(BaseHTTPRequestHandler):
         if user is None or user.password != asked["password"] or self.owner.down:
             self._answer(401, {"error": {"code": 401, "title": "Unauthorized", "message": "no"}})
             return
-        # The id of a trust is the name of the user who gave it.
+        # The id of a trust is the trustor's user name.
         trustor = auth.get("scope", {}).get("OS-TRUST:trust", {}).get("id", user.name)
         if trustor in self.owner.ended:
             self.owner.refused += 1
@@ -142,7 +142,7 @@ class _Pages(BaseHTTPRequestHandler):
         self._answer(201, {"token": self.owner.tokens[id]}, ("X-Subject-Token", id))
 
     def _trust(self, trust: dict[str, Any]) -> None:
-        """Only a trustor may make one, of his own project and roles."""
+        """Create a trust if the caller is the trustor and has the project and the roles."""
         token = self.owner.tokens.get(self.headers.get("X-Auth-Token", ""), {})
         own = (trust["trustor_user_id"], trust["project_id"], [role["name"] for role in trust["roles"]])
         user = token.get("user", {})
@@ -165,4 +165,4 @@ class _Pages(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log no requests."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A receiver of OpenTelemetry spans over OTLP/HTTP, on this machine."""
+"""A local receiver of OpenTelemetry spans over OTLP/HTTP."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Received(NamedTuple):
-    """A span, with its ids in hexadecimal digits. ``links`` are the linked contexts: trace id and span id."""
+    """A span with hexadecimal ids; ``links`` are pairs of trace id and span id."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """A server that keeps all spans that it receives."""
+    """A server that stores all received spans."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class Receiver:
 
     @property
     def spans(self) -> list[Received]:
-        """All spans so far, in the order of their ends."""
+        """Return all spans so far, ordered by end."""
         with self._lock:
             return [*self._spans]
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does what a page says as its reader would: in an environment of HOME, PATH and LANG, in which nothing else is set
-but by the page itself."""
+"""Execution of a page's commands in a reader's environment: only HOME, PATH, LANG and what the page itself sets."""
 
 import os
 import subprocess
@@ -15,16 +14,17 @@ INSTALLED = Path(sys.prefix, "bin")
 
 
 def environment(home: Path, path: str) -> dict[str, str]:
-    """As of ``env -i HOME=… PATH=… LANG=…``."""
+    """Return the environment of ``env -i HOME=… PATH=… LANG=…``."""
     return {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8"}
 
 
 def follow(
     command: list[str], folder: Path, within: float = 280, *, installed: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """A program as the reader runs it, in a folder that is home too, whatever it comes to.
+    """Run a program in a folder that is also its home, and return the result, also of a failure.
 
-    What is ``installed`` is on PATH; if not, it is in ``.venv``, where ``devstack/run`` puts it.
+    If ``installed``, the virtual environment's programs are on PATH; otherwise they are in ``.venv``, like after
+    ``devstack/run``.
     """
     if "grep" in command[-1]:
         need("grep")
@@ -46,7 +46,7 @@ def follow(
 
 
 def succeed(command: list[str], folder: Path, within: float = 280) -> str:
-    """What such a program has said, both ways. Fails if it has."""
+    """Run a program that must succeed; return its standard output and standard error."""
     done = follow(command, folder, within)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

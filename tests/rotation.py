@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed of a run, and the share of a long table or of random examples that a daily run takes.
+"""The seed of a run, and the part of long tables and random examples that a daily run covers.
 
-A daily run takes a few rows of each long table. The seed, by default the number of the day, selects them, so that every
-row has its turn within some days. ``devstack/campaign`` runs all rows and all examples.
-``ZQ_SEED=N`` repeats the selection of an earlier run, ``ZQ_CAMPAIGN=1`` selects everything, and ``ZQ_EXAMPLES`` is the
-share of random examples (between 0 and 1).
+A daily run covers a few rows of each long table. The seed, by default the number of the day, selects them, so that
+every row is covered within some days. ``devstack/campaign`` runs all rows and all examples. ``ZQ_SEED=N`` repeats the
+selection of an earlier run, ``ZQ_CAMPAIGN=1`` selects everything, and ``ZQ_EXAMPLES`` is the fraction of random
+examples (between 0 and 1).
 """
 
 import os
@@ -16,14 +16,14 @@ Row = TypeVar("Row")
 
 CAMPAIGN = os.environ.get("ZQ_CAMPAIGN") == "1"
 SEED = int(os.environ.get("ZQ_SEED") or datetime.now(UTC).toordinal())
-# A campaign draws every example, a daily run a third of them.
+# A campaign runs every example, a daily run a third of them.
 EXAMPLES = float(os.environ.get("ZQ_EXAMPLES") or (1 if CAMPAIGN else 1 / 3))
 
 
 def rotated(rows: Sequence[Row], count: int) -> list[Row]:
-    """Return ``count`` of the rows, selected by the seed, in their order; in a campaign, all rows.
+    """Return ``count`` rows in order, selected by the seed; in a campaign, all rows.
 
-    Consecutive seeds select consecutive rows, so ``len(rows) / count`` days run every row.
+    Consecutive seeds select consecutive rows, so ``len(rows) / count`` days cover every row.
     """
     if CAMPAIGN or count >= len(rows):
         return list(rows)
@@ -32,5 +32,5 @@ def rotated(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def examples(most: int) -> int:
-    """Return how many random examples a test draws: at least 1, ``most`` in a campaign."""
+    """Return the number of random examples of a test: at least 1, ``most`` in a campaign."""
     return max(1, round(most * EXAMPLES))

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Falcon's router, which compiles the same routes once in a process: thousands of apps are made here, each of which has
-some seventy. Servers in processes of their own have falcon's as it is."""
+"""A Falcon router that compiles each set of routes once in a process.
+
+The tests create thousands of applications with some seventy routes each. Servers in separate processes use Falcon's own
+router.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +15,7 @@ from falcon.routing.compiled import CompiledRouter, CompiledRouterNode
 
 
 class Compiled(NamedTuple):
-    """Of one list of routes: the function that finds one, and what it looks things up in."""
+    """A compiled list of routes: the function that finds a route, and its lookup tables."""
 
     find: Any
     patterns: list[Any]
@@ -21,7 +24,7 @@ class Compiled(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """What is found, without its resource: ``own`` are the names of the resource's responders, by method."""
+    """A found route without its resource; ``own`` has the names of the resource's responders by method."""
 
     template: str | None
     own: dict[str, str]
@@ -38,13 +41,13 @@ class Leaf(NamedTuple):
         return cls(node.uri_template, own, others)
 
     def node(self, resource: object) -> CompiledRouterNode:
-        """What is found of another app, which has this resource."""
+        """Return the route's node for the resource of another application."""
         methods = {method: getattr(resource, name) for method, name in self.own.items()}
         return CompiledRouterNode("", methods | self.others, resource, self.template)
 
 
 class KnownRouter(CompiledRouter):
-    """Its routes are looked at when the first request comes: a wrong one is refused then."""
+    """A router that compiles its routes at the first request, which is when a wrong route raises."""
 
     known: ClassVar[dict[object, Compiled]] = {}
 
@@ -77,6 +80,6 @@ class KnownRouter(CompiledRouter):
 
 @contextmanager
 def known_routes() -> Iterator[None]:
-    """Apps that are made within have such a router."""
+    """Give applications that are created within the context a ``KnownRouter``."""
     with mock.patch.object(routing, "DefaultRouter", KnownRouter):
         yield

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 on a free port: moto, which holds everything in memory.
+"""An S3 server on a free port: moto, which keeps all data in memory.
 
-``python -m tests.s3 PORT`` serves until it is ended, for ``devstack/up``. One request is served after the other: left
-to itself moto asks whether a name is there and then takes it, and several writers of one name may come between.
+``python -m tests.s3 PORT`` serves until it is terminated, for ``devstack/up``. Requests are serialized, because moto
+does not check and create an object atomically: several writers of one name could all succeed.
 """
 
 import subprocess
@@ -21,22 +21,22 @@ ROOT: Final = Path(__file__).parent.parent
 
 
 class S3(Startable):
-    """One process; as a context manager nothing of it is left."""
+    """A moto process; a context manager that stops it and discards its data."""
 
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {"AWS_ACCESS_KEY_ID": "zq", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": "us-east-1"}
-        """What the store's driver signs in with, beside the endpoint in its URI."""
+        """The store driver's credentials; the endpoint is in the URI."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pids(self) -> list[int]:
-        """Its process."""
+        """Return the id of the process."""
         return [self._process.pid] if self._process else []
 
     def uri(self, prefix: str) -> str:
-        """A store's."""
+        """Return the URI of a store."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.url}"
 
     def start(self) -> "S3":
@@ -62,7 +62,7 @@ class S3(Startable):
 
 
 def serve(port: int) -> None:
-    """Until the process is ended; the bucket is there."""
+    """Create the bucket and serve until the process is terminated."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import run_simple
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real zq processes on free ports, and plain HTTP to talk to them.
+"""Real zq processes on free ports, and an HTTP client for them.
 
-Everything waits for a condition with a deadline. A server lives in a session of its own, so that ``kill`` takes the
-whole group and nothing else; its output goes through pipes, so that no limit on file sizes touches it.
+All functions wait for a condition with a deadline. A server has its own session, so that ``kill`` ends exactly its
+process group; its output goes through pipes, so that limits on file sizes do not affect it.
 """
 
 import atexit
@@ -30,7 +30,7 @@ from tests.forked import Forked
 from zq.logs import holds_password
 
 READY_WITHIN = 120.0
-"""Seconds that a server may take to start on a busy machine."""
+"""Seconds that a server may need to start on a busy machine."""
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
 MODULE = "zq.serving.server"
@@ -38,15 +38,15 @@ T = TypeVar("T")
 
 
 class Lost(Exception):
-    """The connection broke before the answer was complete: what was asked may or may not have happened."""
+    """The connection broke before the response was complete: the request may or may not have been processed."""
 
 
 class NotStarted(AssertionError):
-    """The server died or never became ready; the message holds its output."""
+    """The server exited or did not become ready; the message contains its output."""
 
 
 class Answer(NamedTuple):
-    """One HTTP answer."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """The body as JSON; None if there is none."""
+        """Return the body as JSON, or None if it is empty."""
         return json.loads(self.body) if self.body else None
 
 
@@ -68,7 +68,7 @@ def ask(
     timeout: float = 20,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """One request on a connection of its own, as ``client`` of the project. Raises ``Lost``."""
+    """Send one request on a new connection, with ``client`` as the client id. Raises ``Lost``."""
     headers = {"Client-ID": client, "X-Project-ID": PROJECT, **(headers or {})}
     if method == "PATCH" and "/claims/" not in path:
         headers["Content-Type"] = "application/openstack-messaging-v2.0-json-patch"
@@ -84,7 +84,7 @@ def ask(
 
 
 def pages(url: str, path: str, member: str = "messages") -> Iterator[list[Any]]:
-    """Every non-empty page of a listing, by its ``next`` links."""
+    """Yield every non-empty page of a listing by following its ``next`` links."""
     while True:
         page = ask(url, "GET", path)
         assert page.status == 200, page
@@ -95,13 +95,13 @@ def pages(url: str, path: str, member: str = "messages") -> Iterator[list[Any]]:
 
 
 def every_message(url: str, queue: str) -> list[Any]:
-    """All unexpired messages of a queue: own, claimed and delayed ones too."""
+    """Return all unexpired messages of a queue, including own, claimed and delayed ones."""
     path = f"/v2/queues/{queue}/messages?limit=20&echo=true&include_claimed=true&include_delayed=true"
     return [message for page in pages(url, path) for message in page]
 
 
 def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
-    """The first true value of ``condition``; fails after ``within`` seconds, naming ``what``."""
+    """Return the first true value of ``condition``; fail after ``within`` seconds with the description ``what``."""
     deadline = time.monotonic() + within
     while not (value := condition()):
         assert time.monotonic() < deadline, f"Not within {within:g} s: {what}"
@@ -110,9 +110,9 @@ def wait_for(condition: Callable[[], T], within: float, what: str) -> T:
 
 
 def soon(within: float, work: Callable[[], T], tries: int = 4, before: Callable[[], object] = lambda: None) -> T:
-    """What ``work`` answers, which takes less than ``within`` seconds; ``before`` is done before, in any time.
+    """Return the result of ``work``, which must take less than ``within`` seconds after an untimed ``before``.
 
-    A machine may stand still for a moment, or be busy: what was late is tried again, and fails if it is late each time.
+    A busy machine may pause for a moment: slow work is repeated, and fails if it is slow each time.
     """
     took: list[float] = []
     while len(took) < tries:
@@ -126,16 +126,16 @@ def soon(within: float, work: Callable[[], T], tries: int = 4, before: Callable[
 
 
 OWN_PORT_ONLY = {"OS_METRICS__PORT": "0", "OS_METRICS__ON_MAIN_PORT": "true"}
-"""Many servers run beside each other here, and none should get the one port that all want by default."""
+"""Many servers run in parallel, so that none should use the default metrics port."""
 TAKEN = contextlib.ExitStack()
-"""Holds the sockets that are open while this process lives."""
+"""The sockets that reserve ports for the lifetime of this process."""
 atexit.register(TAKEN.close)
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the range from which clients' own ports come: it stays free over a restart.
+    """Return an unused port below the ephemeral range, so that it stays free during a restart of a server.
 
-    No other process that asks here gets it as long as this one lives: the name of a socket says that it is taken.
+    The name of a socket reserves the port: no other test process gets it while this process lives.
     """
     while True:
         port = random.randrange(20000, 32000)
@@ -153,26 +153,26 @@ _SETPRIV = shutil.which("setpriv")
 
 
 def spawn(command: Sequence[str], at_our_end: signal.Signals = signal.SIGKILL, **options: Any) -> subprocess.Popen[Any]:
-    """A process in a session of its own, which gets the signal ``at_our_end`` when this process ends, however it ends.
+    """Start a process in its own session that gets the signal ``at_our_end`` when this process ends for any reason.
 
-    The kernel sends it (PR_SET_PDEATHSIG) when the *thread* that started the process is gone, and servers are started
-    from threads that end: so one thread, which lives as long as this process, starts them all. A master that must end
-    its workers gets SIGTERM, and has its graceful timeout for that. Where ``setpriv`` is missing, nothing is sent.
+    The kernel sends the signal (PR_SET_PDEATHSIG) when the *thread* that started the process ends. Threads of tests end
+    early, so one thread that lives as long as this process starts all processes. A master that must stop its workers
+    gets SIGTERM and has its graceful timeout. Without ``setpriv`` no signal is sent.
     """
     bound = [_SETPRIV, "--pdeathsig", at_our_end.name.removeprefix("SIG")] if _SETPRIV else []
     return _STARTER.submit(subprocess.Popen, [*bound, *command], start_new_session=True, **options).result()
 
 
 class Startable(ABC):
-    """Something that is started; as a context manager it starts, and in the end nothing of it is left."""
+    """A server that can be started; a context manager that starts it and finally removes all its traces."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start, and return when it can be used."""
+        """Start the server, and return when it is ready."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it, and remove what it left."""
+        """Stop the server, and remove its data."""
 
     def __enter__(self) -> Self:
         try:
@@ -186,10 +186,11 @@ class Startable(ABC):
 
 
 class ZqServer(Startable):
-    """One ``zq-server``; as a context manager it starts, and in the end nothing of it is left.
+    """A ``zq-server``; a context manager that starts it and finally ends all its processes.
 
-    ``store_uri`` "" leaves the choice to the configuration; ``config`` is the text of a configuration file. ``forked``:
-    from a process that has done its imports, unless ``prefix`` or ``env`` says how the interpreter is to be.
+    If ``store_uri`` is "", the configuration names the store; ``config`` is the text of a configuration file. If
+    ``forked``, the server is forked from a process with all imports, unless ``prefix`` or ``env`` configures the
+    interpreter.
     """
 
     def __init__(
@@ -220,31 +221,31 @@ class ZqServer(Startable):
 
     @property
     def pid(self) -> int:
-        """The process that was started: gunicorn's or Granian's master."""
+        """Return the id of the started process, which is the master of gunicorn or Granian."""
         assert self._process is not None, "The server was never started."
         return self._process.pid
 
     @property
     def worker_pids(self) -> list[int]:
-        """Every living process of the group but the master."""
+        """Return the ids of all living processes of the group except the master."""
         return [pid for pid in _group(self.pid) if pid != self.pid]
 
     def frozen(self) -> contextlib.AbstractContextManager[None]:
-        """No thread of it runs, as in a machine that is moved to another one."""
+        """Stop all threads of the server in the context, like a virtual machine that is migrated."""
         return stopped(*_group(self.pid))
 
     @property
     def stderr(self) -> str:
-        """What the last start wrote there so far; complete once the process has ended."""
+        """Return the standard error of the last start; complete after the process has ended."""
         return "".join(self._lines["stderr"])
 
     @property
     def output(self) -> str:
-        """Standard output and standard error so far."""
+        """Return standard output and standard error so far."""
         return "".join(self._lines["stdout"]) + self.stderr
 
     def launch(self) -> "ZqServer":
-        """Start the process and do not wait for it."""
+        """Start the process without waiting for it."""
         assert self._process is None or self._process.poll() is not None, "The server runs already."
         command = list(self._command)
         if self._config is not None:
@@ -268,7 +269,7 @@ class ZqServer(Startable):
         return spawn([*self._prefix, *command], signal.SIGTERM, env=self._env, text=True, errors="replace", **pipes)
 
     def start(self, within: float = READY_WITHIN) -> "ZqServer":
-        """Start and return when ``/readyz`` answers 200. Raises ``NotStarted``."""
+        """Start the server and return when ``/readyz`` answers 200. Raises ``NotStarted``."""
         self.launch()
         deadline = time.monotonic() + within
         while not self.ready():
@@ -280,19 +281,19 @@ class ZqServer(Startable):
         return self
 
     def ready(self, timeout: float = 5) -> bool:
-        """Whether ``/readyz`` answers 200 now."""
+        """Return whether ``/readyz`` answers 200 now."""
         with contextlib.suppress(Lost):
             return ask(self.url, "GET", "/readyz", timeout=timeout).status == 200
         return False
 
     def accepts(self) -> bool:
-        """Whether a new connection is taken now."""
+        """Return whether the server accepts a new connection now."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 20):
             return True
         return False
 
     def wait(self, within: float) -> int:
-        """The exit code, once it has ended by itself; fails after ``within`` seconds."""
+        """Wait until the server exits and return its exit code; fail after ``within`` seconds."""
         assert self._process is not None
         try:
             code = self._process.wait(within)
@@ -302,12 +303,12 @@ class ZqServer(Startable):
         return code
 
     def terminate(self, within: float = 40) -> int:
-        """SIGTERM to the master, as an operator would; its exit code."""
+        """Send SIGTERM to the master, like an operator, and return the exit code."""
         os.kill(self.pid, signal.SIGTERM)
         return self.wait(within)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group; returns when nothing of it lives."""
+        """Send SIGKILL to the whole group, and return when no process of it lives."""
         if self._process is None or (self._process.returncode is not None and not _group(self.pid)):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -317,7 +318,7 @@ class ZqServer(Startable):
         self._finish()
 
     def close(self) -> None:
-        """End whatever still runs of it."""
+        """Kill the server and remove its configuration file."""
         self.kill()
         if self._folder is not None:
             self._folder.cleanup()
@@ -337,11 +338,11 @@ def _drain(stream: IO[str] | None, lines: list[str]) -> None:
 
 @contextlib.contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """No thread of these processes runs until the end."""
+    """Stop all threads of these processes in the context."""
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        # The kernel stops a process once one of its threads has seen the signal: on a busy machine others still run.
+        # The kernel stops a process after one thread has handled the signal: on a busy machine others still run.
         wait_for(lambda: all(_stands(pid) for pid in pids), 60, "every thread stands still")
         yield
     finally:
@@ -350,18 +351,19 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def _stands(pid: int) -> bool:
-    """Whether every thread of a process is stopped."""
+    """Return whether every thread of a process is stopped."""
     threads = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
 
 
 def _group(leader: int) -> list[int]:
-    """The living processes of a process group."""
+    """Return the ids of the living processes of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # pid (comm) state ppid pgrp ...: the command's name may hold anything, blanks and brackets too.
+                # pid (comm) state ppid pgrp ...: the command's name may contain any characters, including blanks and
+                # brackets.
                 state, _, group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
                 if int(group) == leader and state not in "ZX":
                     found.append(int(entry.name))

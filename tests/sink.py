@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscriber of webhooks: a server on this machine that agrees when it is asked, and does what a test tells it to;
-and many that never answer.
-"""
+"""A local webhook subscriber that confirms subscriptions, and servers that never answer."""
 
 import json
 import resource
@@ -25,13 +23,13 @@ secret_key = {KEY}
 allowed_networks = 127.0.0.0/8
 rate = 0
 """
-"""Of a server that delivers to this machine."""
+"""The configuration of a server that delivers to this machine."""
 REFUSAL = b"<img src=x\nonerror=alert(1)>"
-"""The body of whatever is no success."""
+"""The body of every response that is not a success."""
 
 
 class Delivery(NamedTuple):
-    """What came, and when by the monotonic clock."""
+    """A received request, and its time on the monotonic clock."""
 
     path: str
     headers: dict[str, str]
@@ -44,7 +42,7 @@ class Delivery(NamedTuple):
 
 
 class Sink:
-    """Answers 200, or what ``answers`` has for a path: a status, or a function of the handler."""
+    """A subscriber that answers 200 or the entry of ``answers`` for a path: a status, or a function of the handler."""
 
     def __init__(self) -> None:
         self.answers: dict[str, int | Callable[[BaseHTTPRequestHandler], int]] = {}
@@ -65,20 +63,20 @@ class Sink:
         self._server.server_close()
 
     def came(self, path: str, kind: str = "Notification") -> list[Delivery]:
-        """What came to a path, attempts that failed too."""
+        """Return the deliveries to a path, including failed attempts."""
         with self._lock:
             return [each for each in self._came[path] if each.document.get("Message_Type", kind) == kind]
 
     def asked(self, path: str) -> list[dict[str, Any]]:
-        """The questions for agreement that came to a path."""
+        """Return the confirmation requests for a path."""
         return [each.document for each in self.came(path, "SubscriptionConfirmation")]
 
     def bodies(self, path: str) -> list[Any]:
-        """The bodies of the messages that came."""
+        """Return the bodies of the delivered messages."""
         return [each.document["body"] for each in self.came(path)]
 
     def subscribe(self, url: str, name: str, path: str, kind: str = "queue", **terms: Any) -> dict[str, str]:
-        """Subscribe a path of this server, and agree as a subscriber does; what the subscription answered."""
+        """Subscribe a path of this server, confirm the subscription, and return the subscribe response."""
         source = f"/v2/{kind}s/{name}/subscriptions"
         answer = ask(url, "POST", source, {"subscriber": self.url + path, "ttl": 3600, **terms})
         assert answer.status == 201, answer
@@ -92,7 +90,7 @@ class Sink:
 
     @staticmethod
     def agree(url: str, asked: dict[str, Any]) -> None:
-        """Do what a subscriber does that was asked, and wants to be delivered to."""
+        """Confirm a subscription with the data of its confirmation request."""
         names = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths", "X-Project-ID")
         answer = ask(url, "PUT", asked["URL-Paths"], asked["SubscribeBody"], headers={n: asked[n] for n in names})
         assert answer.status == 204, answer
@@ -118,13 +116,13 @@ class Sink:
                     self.wfile.write(said)
 
             def log_message(self, *_: object) -> None:
-                """Nothing is printed."""
+                """Log no requests."""
 
         return Handler
 
 
 class BlackHoles:
-    """Servers at addresses of this machine that take connections and never answer."""
+    """Servers at local addresses that accept connections and never answer."""
 
     def __init__(self, count: int) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -136,12 +134,12 @@ class BlackHoles:
 
     @property
     def urls(self) -> list[str]:
-        """Of each."""
+        """Return the URLs of the servers."""
         return ["http://{}:{}".format(*each.getsockname()) for each in self._listening]
 
     @property
     def connections(self) -> int:
-        """How many have been taken."""
+        """Return the number of accepted connections."""
         return len(self._taken)
 
     def __enter__(self) -> Self:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server in this process that answers with fixed documents, for clients that must see a fault."""
+"""A web server in this process with fixed responses, for clients that must encounter an error."""
 
 import json
 import threading
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
-# Status, headers and content of a response. Content that is not text is sent as JSON.
+# Status, headers and content of a response. Content other than text is sent as JSON.
 Response = tuple[int, Mapping[str, str], object]
 
 
 class Site(ThreadingHTTPServer):
-    """A server on a free port of this machine; as a context manager it serves. A path without a response gives 404."""
+    """A server on a free local port; a context manager. A path without a response gives 404."""
 
     daemon_threads = True
 
@@ -29,7 +29,7 @@ class Site(ThreadingHTTPServer):
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Print nothing."""
+                """Log no requests."""
 
         super().__init__(("127.0.0.1", 0), Handler)
 

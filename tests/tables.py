@@ -12,9 +12,9 @@ def every_row(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test on every row of a table, with the fixtures of one test.
 
-    The arguments are those of ``pytest.mark.parametrize``, which makes a test of each row. Use this decorator where a
-    row needs no fixtures of its own, for example if each request is refused. The test fails after the last row, with a
-    line for each row that failed. Two decorators run the product of their tables.
+    The arguments are the same as for ``pytest.mark.parametrize``, which makes a test of each row. Use this decorator if
+    a row needs no fixtures of its own, for example if each request is rejected. The test fails after the last row, with
+    a line for each failed row. Two decorators run the product of their tables.
     """
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     table = list(rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of optional programs and abilities, and what tests, runs and scripts do where one is missing."""
+"""The table of optional programs and abilities, and the effect of a missing one on tests, runs and scripts."""
 
 import ast
 import os
@@ -39,7 +39,7 @@ def test_plain(): ...
 
 
 def names() -> Iterator[tuple[str, str]]:
-    """Each name that a call of ``CALLS`` has in tests and benchmarks, and where."""
+    """Yield each name in a call of ``CALLS`` in tests and benchmarks, and its place."""
     for file in [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]:
         text = file.read_text()
         if "abilities" not in text and "mark.ability" not in text:
@@ -52,14 +52,14 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 def test_every_name_in_the_source_is_in_the_table() -> None:
-    """A misspelt one would be found where the ability is missing only."""
+    """Otherwise a misspelt name would be found only where the ability is missing."""
     found = list(names())
     assert [(name, place) for name, place in found if name not in ABILITIES] == []
     assert {"nginx", "unshare", "wrk", "root", "swift"} <= {name for name, _ in found}
 
 
 def test_continuous_integration_requires_each_program_that_it_installs() -> None:
-    """Nothing that ``.ci/run`` installs may be skipped."""
+    """No test for a program that ``.ci/run`` installs may be skipped."""
     text = (ROOT / ".ci/run").read_text()
     (required,) = re.findall(r"ZQ_REQUIRE-([\w,-]+)", text)
     assert set(required.split(",")) <= set(ABILITIES)
@@ -73,7 +73,7 @@ def test_continuous_integration_requires_each_program_that_it_installs() -> None
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with tests, on a machine that has curl and no nginx and wrk."""
+    """Create a folder with tests, for a machine that has curl but neither nginx nor wrk."""
     for variable in ("ZQ_REQUIRE", "ZQ_REQUIRE_SERVERS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(abilities, "able", {"curl": True, "nginx": False, "wrk": False}.__getitem__)
@@ -83,7 +83,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Py
 
 
 def test_a_run_ends_with_a_line_for_each_missing_ability(run: pytest.Pytester) -> None:
-    """It counts the skipped tests, and says what they are for and how to install what is missing."""
+    """The line has the number and the purpose of the skipped tests, and the command that installs the program."""
     result = run.runpytest_inprocess()
     result.assert_outcomes(passed=1, skipped=3)
     result.stdout.fnmatch_lines(
@@ -116,14 +116,14 @@ def test_wheels_are_required_with_the_servers(monkeypatch: pytest.MonkeyPatch) -
 
 
 def stub(folder: Path, name: str, script: str = "exit 1") -> None:
-    """A program of this name that runs a script."""
+    """Write a program with this name that runs a script."""
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
 
 @pytest.mark.parametrize("name", ["unshare", "nginx", "redis-server", "setpriv"])
 def test_a_program_that_fails_is_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``unshare`` is installed and not permitted in most containers."""
+    """In most containers ``unshare`` is installed but not permitted."""
     stub(tmp_path, name)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     able.cache_clear()
@@ -140,7 +140,7 @@ def test_a_program_that_fails_is_missing(name: str, tmp_path: Path, monkeypatch:
 def test_the_table_says_what_is_missing_and_fails_if_that_is_required(
     required: str, code: int, state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``python -m tests.abilities``."""
+    """The table is the output of ``python -m tests.abilities``."""
     monkeypatch.setattr(abilities, "able", lambda name: name != "nginx")
     monkeypatch.setenv("ZQ_REQUIRE_SERVERS", "1")
     monkeypatch.setenv("ZQ_REQUIRE", required)

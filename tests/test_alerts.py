@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``etc/alerts.yml``, ``etc/slo.yml``, ``etc/grafana.json`` and the runbooks name only metrics, options and commands
-that exist, and contain what they must."""
+"""``etc/alerts.yml``, ``etc/slo.yml``, ``etc/grafana.json`` and the runbooks: their content and the names in them.
+
+They may name only metrics, options and commands that exist.
+"""
 
 import json
 import re
@@ -64,7 +66,7 @@ WATCHED = {
     "queue_oldest_dead_letter_seconds": "dead letters wait",
     "delete_queue_dropped_total": "delete queue dropping",
 }
-"""What must have an alert, by its metric."""
+"""Metrics that must have an alert, and the danger."""
 
 
 def rules(file: Path = ALERTS) -> list[dict[str, Any]]:
@@ -72,18 +74,18 @@ def rules(file: Path = ALERTS) -> list[dict[str, Any]]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """All alerts, including those of the objectives."""
+    """Return all alerts, including the alerts of the objectives."""
     return [*rules(), *(rule for rule in rules(OBJECTIVES) if "alert" in rule)]
 
 
 def sections() -> dict[str, str]:
-    """The sections of the runbooks about alerts, by heading."""
+    """Return the runbook sections about alerts by heading."""
     _, *found = re.split(r"^#+ (.+)$", RUNBOOKS.read_text(), flags=re.MULTILINE)
     return {heading: text for heading, text in zip(found[::2], found[1::2], strict=True) if heading.startswith("Zq")}
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of the commands in code style, without a leading ``zq`` for the command line."""
+    """Return the words of the commands in code style, without a leading ``zq`` for the command line."""
     return [shlex.split(command) for command in re.findall(r"`(zq(?:-server)? [^`\n]+)`", text)]
 
 
@@ -96,7 +98,7 @@ def targets() -> list[str]:
 
 
 def metrics(expression: str) -> Iterator[tuple[str, Definition | None, str]]:
-    """Each metric that an expression names, what it is, and what its braces hold."""
+    """Yield each metric in an expression, its definition, and the content of its braces."""
     for found in re.finditer(r"\bzq_(\w+)(?:{([^}]*)})?", expression):
         name, inside = found[1], found[2] or ""
         parts = name.rpartition("_")
@@ -108,7 +110,7 @@ def metrics(expression: str) -> Iterator[tuple[str, Definition | None, str]]:
 
 
 def complaints(expression: str) -> list[str]:
-    """Names of metrics, and labels, that no server shows."""
+    """Return the metrics and labels in an expression that no server exports."""
     wrong, known = [], set(SCRAPED)
     for name, definition, inside in metrics(expression):
         if definition is None:
@@ -125,7 +127,7 @@ def complaints(expression: str) -> list[str]:
 
 @every_row("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
-    """A severity, a summary, a description that names an option to change, and a runbook with one to three commands."""
+    """An alert has a severity, a summary, a description with an option, and a runbook with up to three commands."""
     assert rule["annotations"]["runbook_url"] == f"api-ref/runbooks.md#{rule['alert'].lower()}"
     shown = re.findall(r"^- (.+)$", sections()[rule["alert"]], re.MULTILINE)
     assert 1 <= len(shown) <= 3
@@ -137,8 +139,8 @@ def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
     assert complaints(rule["expr"]) == []
 
 
-def test_everything_to_be_alerted_on_is() -> None:
-    """Names are unique, and each metric that stands for a danger is in some expression."""
+def test_every_danger_has_an_alert() -> None:
+    """Names are unique, and each metric of ``WATCHED`` is in the expression of an alert."""
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
     assert {*sections()} == {*names}
@@ -148,7 +150,7 @@ def test_everything_to_be_alerted_on_is() -> None:
 
 @pytest.fixture
 def server_words(capsys: pytest.CaptureFixture[str]) -> tuple[set[str], set[str]]:
-    """The commands and the options in the help of ``zq-server``."""
+    """Return the commands and the options in the help of ``zq-server``."""
     with pytest.raises(SystemExit):
         server.main(["--help"])
     shown = capsys.readouterr().out
@@ -164,19 +166,19 @@ def test_the_runbooks_name_commands_that_exist(server_words: tuple[set[str], set
 
 
 def server_parses(words: list[str], commands: set[str], options: set[str]) -> bool:
-    """Whether ``zq-server`` has the command, if the first word is no option, and the options."""
+    """Return whether ``zq-server`` has the options and, if the first word is not an option, the command."""
     named = {word for word in words if word.startswith("--")}
     return named <= options and (words[0] in commands or words[0] in named)
 
 
 @every_row("words", [["nothing"], ["checks"], ["owner", "--colour"], ["--nothing"], ["create"]], ids=" ".join)
 def test_a_wrong_command_of_the_server_is_noticed(server_words: tuple[set[str], set[str]], words: list[str]) -> None:
-    """The check itself. Other words of the help are no commands."""
+    """The check notices wrong commands, and does not accept other words of the help."""
     assert not server_parses(words, *server_words)
 
 
 def parses(words: list[str]) -> bool:
-    """Whether ``zq`` accepts the words as a command."""
+    """Return whether ``zq`` accepts the words as a command."""
     command: click.Command = cli
     while isinstance(command, click.Group) and words:
         name, *words = words
@@ -192,13 +194,13 @@ def parses(words: list[str]) -> bool:
 
 @every_row("words", [["nothing"], ["dlq", "lst"], ["top", "--sort", "colour"], ["dlq", "redrive"]], ids=" ".join)
 def test_a_wrong_command_is_noticed(words: list[str]) -> None:
-    """The check itself."""
+    """The check notices wrong commands."""
     assert not parses(words)
 
 
 @every_row("rule", rules(OBJECTIVES), ids=lambda rule: rule.get("record", rule.get("alert")))
 def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any]) -> None:
-    """An alert uses recorded ratios only, and the page names each ratio or percentile that is an objective."""
+    """An alert uses only recorded ratios, and the page names each ratio or percentile that is an objective."""
     assert complaints(rule["expr"]) == []
     recorded = {rule["record"] for rule in rules(OBJECTIVES) if "record" in rule}
     assert {*re.findall(r"zq:[\w:]+", rule["expr"])} <= recorded
@@ -208,20 +210,20 @@ def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any])
 
 
 def test_options_that_alerts_name_exist() -> None:
-    """Every ``[section]`` does, and every option right behind one."""
+    """Every ``[section]`` in a description exists, and so does an option that follows it."""
     for rule in alerts():
         for section, name in re.findall(r"\[([\w:]+)\] (\w+)", rule["annotations"]["description"]):
             assert name in [option.name for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
 
 
 @every_row("expression", sorted(set(targets())))
-def test_a_panel_shows_what_there_is(expression: str) -> None:
-    """Metrics and labels of the dashboard exist."""
+def test_panels_use_existing_metrics_and_labels(expression: str) -> None:
+    """The metrics and labels of the dashboard exist."""
     assert complaints(expression) == []
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    """Each somewhere, on panels with ids and titles of their own."""
+    """Each metric is on a panel, and the panels have unique ids and titles."""
     shown = {name for expression in targets() for name, _, _ in metrics(expression)}
     assert set(DEFINED) - shown == set()
     identities = [panel["id"] for panel in panels()]
@@ -235,13 +237,13 @@ def test_the_dashboard_shows_every_metric() -> None:
     ["zq_nothing > 1", "rate(zq_waiters_bucket[5m])", 'zq_waiters{state="ready"}', "sum by (queue) (zq_waiters)"],
 )
 def test_a_wrong_expression_is_noticed(expression: str) -> None:
-    """The check itself."""
+    """The check notices wrong expressions."""
     assert complaints(expression) != []
 
 
 @pytest.fixture
 def promtool() -> Callable[..., str]:
-    """A function that runs Prometheus's own tool on a file and returns its output."""
+    """Return a function that runs promtool on a file and returns its output."""
     need("promtool")
     tool = locate("promtool") or ""
 
@@ -256,13 +258,13 @@ def promtool() -> Callable[..., str]:
 
 
 def test_prometheus_can_read_the_alerts(promtool: Callable[..., str]) -> None:
-    """All of them."""
+    """promtool finds as many rules as the files have."""
     for file in (ALERTS, OBJECTIVES):
         assert f"{len(rules(file))} rules found" in promtool("check", file)
 
 
 def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: Path) -> None:
-    """Their expressions, as rules."""
+    """promtool accepts the panels' expressions as rules."""
     file = tmp_path / "panels.yml"
     recorded = [{"record": f"panel_{number}", "expr": expression} for number, expression in enumerate(targets())]
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
@@ -271,10 +273,10 @@ def test_prometheus_can_read_the_panels(promtool: Callable[..., str], tmp_path: 
 
 @pytest.mark.slow
 def test_alerts_fire_when_they_should(promtool: Callable[..., str]) -> None:
-    """And no other does: figures of a server in trouble, and of one that is well."""
+    """No other alert fires, with the metrics of a failing and of a healthy server."""
     promtool("test", Path(__file__).parent / "alerts.yml")
 
 
 def test_objectives_are_recorded_and_burn_rates_fire(promtool: Callable[..., str]) -> None:
-    """For a job that fails often, one that fails sometimes, and one that does not fail."""
+    """The rules are tested with a job that fails often, one that fails sometimes, and one that does not fail."""
     promtool("test", Path(__file__).parent / "slo.yml")

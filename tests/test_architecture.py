@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of ``zq``, read from its source: who imports whom, drivers' signatures, where time is read, what each file
-begins with. The rules are the two tables below; ``design/architecture.md`` gives the reasons."""
+"""The architecture of ``zq``, checked in its source: imports, drivers' signatures, wall clocks, file headers.
+
+The rules are the two tables below; ``design/architecture.md`` gives the reasons.
+"""
 
 import ast
 import inspect
@@ -48,7 +50,7 @@ OBJECT = [
 ]
 
 MAY_IMPORT: dict[str, list[str]] = {
-    # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
+    # Module, including all modules below it, and the modules of zq that it may import. The longest match applies.
     "zq": [],
     "zq.errors": [],
     "zq.cache": ["zq.errors"],
@@ -93,7 +95,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.redis": PROMISE,
     "zq.storage.ordered": [*PROMISE, "zq.storage.inline", "zq.storage.ordered.store"],
     "zq.storage.ordered.store": VALUES,
-    # only its composition, in its __init__, knows more of the engine than the protocol of a store
+    # Only the composition, in the package's __init__, may use more of the engine than the Store protocol.
     "zq.storage.rocksdb": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store", *ROCKSDB],
     **{name: [*VALUES, "zq.storage.inline", "zq.storage.ordered.store", *ROCKSDB] for name in ROCKSDB},
     "zq.storage.object": [
@@ -187,7 +189,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
 }
 VENDORS: dict[str, list[str]] = {
-    # what is foreign: the only modules that may import it.
+    # Third-party package, and the only modules that may import it.
     "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.sqs", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
     "falcon": [
@@ -237,8 +239,7 @@ CONTROLLERS = {
     "parcels": capabilities.ParcelController,
 }
 
-# Words of ``tests/words.py`` that names of a package still use. It only shrinks: whoever renames the last use of a word
-# there takes it away here.
+# Words of ``tests/words.py`` that names of a package still use. Remove a word when its last use is renamed.
 STILL_THERE: dict[str, str] = {}
 
 
@@ -249,12 +250,12 @@ def module_name(file: Path, root: Path) -> str:
 
 @cache
 def sources(root: Path = ROOT) -> dict[str, ast.Module]:
-    """Every module of ``zq`` below ``root``, parsed once."""
+    """Return every module of ``zq`` below ``root``; each is parsed once."""
     return {module_name(file, root): parsed(file.read_text()) for file in sorted((root / "zq").rglob("*.py"))}
 
 
 def imports(module: str, tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:
-    """Full names of what a module imports, anywhere in it; ``from zq import wire`` is an import of ``zq.wire``."""
+    """Yield the full names of a module's imports at any place; ``from zq import wire`` is an import of ``zq.wire``."""
     package = module if any(name.startswith(module + ".") for name in known) else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -266,11 +267,11 @@ def imports(module: str, tree: ast.Module, known: dict[str, ast.Module]) -> Iter
                 name = f"{origin}.{alias.name}"
                 yield name if name in known else origin
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known:
-            yield node.value  # importlib.import_module("zq....") and whatever else names a module
+            yield node.value  # importlib.import_module("zq....") and other module names
 
 
 def owner(module: str, table: dict[str, list[str]]) -> str:
-    """The longest entry of the table that is the module or above it."""
+    """Return the longest entry of the table that is the module or a package above it."""
     return max((name for name in table if within(module, name)), key=len)
 
 
@@ -279,14 +280,14 @@ def within(module: str, name: str) -> bool:
 
 
 def forbidden_imports(known: dict[str, ast.Module], of: dict[str, ast.Module] | None = None) -> list[str]:
-    """Every arrow that the tables do not have, as "a -> b"; ``of``: of these modules only."""
+    """Return every import that the tables do not allow, as "a -> b"; ``of`` limits the check to these modules."""
     found = []
     for module, tree in (known if of is None else of).items():
         home = owner(module, MAY_IMPORT)
         for target in imports(module, tree, known):
             vendor = target.partition(".")[0]
             if vendor == "zq":
-                # Importing the package itself brings nothing but its version.
+                # The package itself contains only its version.
                 fine = target == "zq" or owner(target, MAY_IMPORT) in [home, *MAY_IMPORT[home]]
             else:
                 fine = vendor not in VENDORS or any(within(module, name) for name in VENDORS[vendor])
@@ -296,7 +297,7 @@ def forbidden_imports(known: dict[str, ast.Module], of: dict[str, ast.Module] | 
 
 
 def test_imports_point_only_in_the_directions_of_the_architecture() -> None:
-    """No module knows what is above it or beside it; foreign libraries stay where they belong."""
+    """Modules import neither higher layers nor their peers, and third-party packages stay in their modules."""
     assert forbidden_imports(sources()) == []
 
 
@@ -316,14 +317,14 @@ def test_imports_point_only_in_the_directions_of_the_architecture() -> None:
     ],
 )
 def test_a_planted_forbidden_import_is_caught(module: str, line: str) -> None:
-    """The check above sees every way to write an import."""
+    """The check notices every form of import."""
     assert module in sources(), "plant it in a module that exists"
     assert forbidden_imports(sources(), {module: ast.parse(line)}) != []
 
 
 @every_row("controller", CONTROLLERS)
 def test_a_driver_has_exactly_the_verbs_of_the_interface(storage: Storage, controller: str) -> None:
-    """Same names, parameters, defaults and types, and no verb more: what one driver can, all can."""
+    """Names, parameters, defaults and types are the same, and there are no other public methods."""
     promised, built = CONTROLLERS[controller], type(getattr(storage, controller))
     assert verbs(built) == verbs(promised)
 
@@ -334,27 +335,27 @@ def verbs(kind: type[Any]) -> dict[str, inspect.Signature]:
 
 
 def test_a_storage_has_everything_of_the_interface(storage: Storage) -> None:
-    """The controllers are there, and ``now``, ``ping``, ``maintain`` … take what the interface says."""
+    """The storage has all controllers, and its methods have the signatures of the interface."""
     promised, built = verbs(api.Storage), verbs(type(storage))
     assert {name: built.get(name) for name in promised} == promised
     assert all(hasattr(storage, controller) for controller in CONTROLLERS)
 
 
 def test_no_object_sets_an_attribute_of_another_modules_object() -> None:
-    """A constructor takes all that its object needs; whatever changes later, changes by a method."""
+    """Constructors take what an object needs; later changes are made by its methods."""
     shipped = {module: tree for module, tree in sources().items() if not within(module, "zq.conformance")}
     assert structure.set_from_outside(shipped) == []
 
 
 def test_no_modules_import_each_other() -> None:
-    """Not even for their types: a module is read without the one that reads it."""
+    """The rule also covers imports for types, so that a module can be read without its importers."""
     shipped = structure.modules(ROOT)
     imported = {module: structure.imported(module, tree, shipped) for module, tree in shipped.items()}
     assert structure.cycles(imported) == []
 
 
 def test_an_attribute_that_is_set_from_outside_is_noticed() -> None:
-    """The rule above sees assignments to objects of other modules, and no assignment to a field of a value."""
+    """The check notices assignments to objects of other modules, but not to a field of a value."""
     known = {
         "zq.queues": ast.parse("class Queues:\n    def __init__(self): self.wake = self.own = None"),
         "zq.values": ast.parse("class Record:\n    ends: float"),
@@ -364,7 +365,7 @@ def test_an_attribute_that_is_set_from_outside_is_noticed() -> None:
 
 
 def test_wall_clocks_are_read_in_two_places_only() -> None:
-    """``zq.clock``, and ``now`` of a driver's storage; every other moment is an argument."""
+    """Only ``zq.clock`` and ``now`` of a driver's storage read the time; other code gets it as an argument."""
     found = []
     for module, tree in sources().items():
         allowed = set()
@@ -389,13 +390,13 @@ def wall_clock_reads(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
 
 
 def test_folders_are_no_deeper_than_three() -> None:
-    """zq/storage/rocksdb is as deep as it gets."""
+    """The deepest folders are like zq/storage/rocksdb."""
     folders = [file.relative_to(ROOT).parent for file in (ROOT / "zq").rglob("*.py")]
     assert [str(folder) for folder in folders if len(folder.parts) > DEEPEST] == []
 
 
 def test_each_file_begins_with_its_licence_and_says_what_it_is_for() -> None:
-    """One SPDX line, then a docstring."""
+    """A file begins with an SPDX line and a docstring."""
     texts = {file: file.read_text() for file in (ROOT / "zq").rglob("*.py")}
     licence = "# SPDX-License-Identifier: Apache-2.0\n"
     assert [str(file) for file, text in texts.items() if not text.startswith(licence)] == []
@@ -403,13 +404,13 @@ def test_each_file_begins_with_its_licence_and_says_what_it_is_for() -> None:
 
 
 def package(module: str) -> str:
-    """``zq.core``, ``zq.storage.redis``, ``tests.http`` ..."""
+    """Return the package for the rules, such as ``zq.core`` or ``zq.storage.redis``."""
     return ".".join(module.split(".")[: 3 if within(module, "zq.storage") else 2])
 
 
 @pytest.mark.slow
 def test_words_that_went_do_not_come_back_as_names() -> None:
-    """No class, function, module or parameter is called by a word that the field has another one for."""
+    """No class, function, module, parameter or constant has a name that the table replaces by the field's term."""
     uses, instead = used(names(ROOT)), {word.old: word.new for word in WORDS}
     there = {(package(module), old): module for old, modules in uses.items() for module in modules}
     known = {(home, old) for home, words in STILL_THERE.items() for old in words.split()}
@@ -418,7 +419,7 @@ def test_words_that_went_do_not_come_back_as_names() -> None:
 
 
 def test_an_old_word_is_noticed_as_what_it_names(tmp_path: Path) -> None:
-    """Classes, functions, modules, parameters and constants, each where the table has them, and only there."""
+    """The check notices each kind of name, but only in the packages of the table."""
     for module, text in {
         "zq/storage/redis/ways.py": "class _Told: ...",
         "zq/storage/mongodb/x.py": "async def ask(tell): ...",

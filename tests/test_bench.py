@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark runs: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
+"""A short run of the benchmarks: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
 
 import json
 import os
@@ -21,7 +21,7 @@ GENERATED = re.compile(r"(<!-- \w+ -->\n).*?(?=<!-- / -->)", re.DOTALL)
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """The command and what it wrote."""
+    """Run the benchmark command and return its result."""
     command = [sys.executable, "-P", "-m", "bench.table", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
@@ -29,7 +29,7 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.slow
 @pytest.mark.ability("wrk")
 def test_each_row_is_measured(tmp_path: Path) -> None:
-    """Requests are answered, none fails, and whoever takes from zq finds enough to take."""
+    """No request fails, and consumers find enough messages."""
     short = ("--rounds", "1", "--seconds", "0.1", "--queues", "2", "--tenants", "2", "--connections", "4")
     done = bench("--stores", "embedded", *short, "--json", str(tmp_path / "json"), "--plots", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,7 +54,7 @@ def test_each_row_is_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_name_is_refused(argument: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is measured."""
+    """The command is rejected before any measurement."""
     with pytest.raises(SystemExit):
         table.read([argument])
     assert sentence in capsys.readouterr().err
@@ -63,7 +63,7 @@ def test_a_wrong_name_is_refused(argument: str, sentence: str, capsys: pytest.Ca
 @pytest.mark.slow
 @pytest.mark.ability("wrk")
 def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
-    """Each table of the page is replaced, and nothing else."""
+    """The command replaces each table of the page and changes nothing else."""
     page = tmp_path / "capacity.md"
     before = CAPACITY.read_text()
     page.write_text(before)
@@ -76,7 +76,7 @@ def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
 
 
 def test_the_page_names_a_version_at_most_two_minors_old() -> None:
-    """Otherwise, measure again: python -m bench.capacity --write api-ref/capacity.md."""
+    """If this test fails, measure again: python -m bench.capacity --write api-ref/capacity.md."""
     measured = re.findall(r"with zq (\d+)\.(\d+)\.\d+:", CAPACITY.read_text())
     major, minor, _ = __version__.split(".")
     assert len(measured) == 1
@@ -87,7 +87,7 @@ def test_the_page_names_a_version_at_most_two_minors_old() -> None:
 def test_a_partial_measurement_does_not_replace_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The page has one date for all tables."""
+    """All tables of the page have one date."""
     page = tmp_path / "capacity.md"
     monkeypatch.setattr(capacity, "demand", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["capacity", "--parts", "space", "--write", str(page)])
@@ -107,14 +107,14 @@ def test_the_sentences_of_the_page_follow_from_its_numbers() -> None:
 
 
 def test_the_pause_is_corrected_by_the_latency() -> None:
-    """A pause after each answer of 20 ms makes 64 connections slower than the pause alone says."""
+    """With a latency of 20 ms, 64 connections with a pause are slower than the pause implies."""
     achieved = 64 / (0.064 + 0.020)
     assert capacity.corrected_pause(64.0, achieved, 1000.0) == pytest.approx(44.0)
     assert capacity.corrected_pause(64.0, achieved, 10_000.0) > 0
 
 
 def test_the_memory_of_a_process_counts_shared_pages_once() -> None:
-    """Of a process without children, it is less than the resident memory."""
+    """The memory of a process without children is less than its resident memory."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         wait_for(lambda: memory_of(child.pid) > 1_000_000, 10, "it runs")
         resident = int(Path(f"/proc/{child.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every fenced block of the README and the reference is run, read or compared by a test; ``HELD_BY`` says by which.
+"""The code blocks of the README and the reference: ``HELD_BY`` names the test that runs, reads or compares each.
 
-Shell and Python are run as by a reader (``tests/reader.py``), but for what ``NOT_RUN`` gives a reason for.
+Shell and Python blocks run in a reader's environment (``tests/reader.py``), unless ``NOT_RUN`` gives a reason.
 """
 
 import json
@@ -59,7 +59,7 @@ MIGRATION = "tests/faults/test_migrate.py::test_the_command_of_the_page_works"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
 HELD_BY = [
-    # Page, language, how the block begins ("" = all of the page in this language), test.
+    # Page, language, first characters of the block ("" = all blocks of the language on the page), and test.
     ("README.md", "sh", "devstack/run\n", PROGRAMS),
     ("README.md", "sh", "devstack/test\n", PROGRAMS),
     ("README.md", "python", "", "tests/test_blocks.py::test_the_python_samples_of_the_readme_work"),
@@ -177,7 +177,7 @@ HELD_BY = [
 ]
 
 NOT_RUN = {
-    # How a block of commands begins: why no test runs it as it stands.
+    # Pattern of the first characters of a block, and the reason why no test runs the block.
     r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
     r"devstack/test\n": "it runs this test",
     r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
@@ -194,17 +194,17 @@ COMMANDS = {"sh", "bash", "console", "shell", "python"}
 
 
 def holding(block: Block) -> list[tuple[str, str, str, str]]:
-    """The rows of the table that are about a block."""
+    """Return the rows of the table that match a block."""
     return [row for row in HELD_BY if row[:2] == (block.page, block.language) and block.text.startswith(row[2])]
 
 
 def left_out(block: Block) -> bool:
-    """Whether a reason is given why it is not run."""
+    """Return whether a reason exempts the block from running."""
     return block.language in COMMANDS and any(re.match(start, block.text) for start in NOT_RUN)
 
 
 def test_every_block_is_held_by_a_test() -> None:
-    """By the curl lines' test, or by one in the table; every line of the table is of use."""
+    """The test of the curl lines or a test in the table covers each block, and every row of the table is used."""
     unheld, used = [], set()
     for page in PAGES:
         run = curl_samples(page)
@@ -218,7 +218,7 @@ def test_every_block_is_held_by_a_test() -> None:
 
 
 def test_shell_and_python_are_run_as_by_a_reader() -> None:
-    """By every test that holds some, but for what a reason is given for; no reason is left over."""
+    """The tests in the table use the reader's environment, and no reason in ``NOT_RUN`` is unused."""
     every = [block for page in PAGES for block in blocks(page)]
     commands = [block for block in every if block.language in COMMANDS]
     assert [start for start in NOT_RUN if not any(re.match(start, block.text) for block in commands)] == []
@@ -229,7 +229,7 @@ def test_shell_and_python_are_run_as_by_a_reader() -> None:
 
 
 def test_commands_are_marked_as_such() -> None:
-    """Not as text, and not by indentation alone, where the test above would pass them over."""
+    """A command in a text block or an indented block would escape the test above."""
     begins = re.compile(r"(\$ |export |(zq|zq-server|curl|pip|python3?|docker|systemctl|devstack/\w+) )")
     every = [block for page in PAGES for block in blocks(page)]
     assert [block for block in every if block.language not in COMMANDS and begins.match(block.text)] == []
@@ -242,8 +242,8 @@ def test_commands_are_marked_as_such() -> None:
     assert indented == []
 
 
-def test_fences_come_in_pairs() -> None:
-    """So that no block is overlooked by the test above."""
+def test_code_fences_are_paired() -> None:
+    """An unpaired fence would hide a block from the test above."""
     odd = [
         page.name
         for page in PAGES
@@ -254,7 +254,7 @@ def test_fences_come_in_pairs() -> None:
 
 @every_row("test", sorted({row[3] for row in HELD_BY}))
 def test_the_tests_of_the_table_exist(test: str) -> None:
-    """Each names the pages that it is said to hold."""
+    """The source of each test names the pages of its rows."""
     file, _, name = test.partition("::")
     source = (ROOT / file).read_text()
     assert f"def {name}(" in source
@@ -263,7 +263,7 @@ def test_the_tests_of_the_table_exist(test: str) -> None:
 
 
 def test_the_programs_of_the_readme_are_there() -> None:
-    """Both are run by whoever runs this: the tests by ``devstack/test``, which prepares what ``devstack/run`` does."""
+    """Both programs are also used: the tests run in ``devstack/test``, which prepares what ``devstack/run`` needs."""
     programs = [block.text.strip() for block in blocks(ROOT / "README.md") if block.text.startswith("devstack/")]
     assert programs
     for program in programs:
@@ -286,21 +286,21 @@ def test_the_python_samples_of_the_readme_work(tmp_path: Path) -> None:
 
 
 def test_the_profiles_are_read(tmp_path: Path) -> None:
-    """cli.md: the file's own choice is a profile in it."""
+    """cli.md: the selected profile is in the file."""
     file = tmp_path / "config.toml"
     file.write_text(only("api-ref/cli.md", "toml"))
     assert read_profile(None, file)["project"] == "acme"
 
 
 def test_the_options_of_queue_ttl_are_read(tmp_path: Path) -> None:
-    """operations.md: a server would start with this file."""
+    """operations.md: a server accepts the file."""
     file = tmp_path / "zq.conf"
     file.write_text(only("api-ref/operations.md", "ini"))
     assert [pattern for pattern, _ in settings.load(str(file)).queue_ttl] == ["mqtt-*", "system-logs"]
 
 
 def test_the_options_of_pools_are_read(tmp_path: Path) -> None:
-    """pools.md: a server would start with this file."""
+    """pools.md: a server accepts the file."""
     file = tmp_path / "zq.conf"
     file.write_text(only("api-ref/pools.md", "ini"))
     pooling = settings.load(str(file)).pooling
@@ -309,7 +309,7 @@ def test_the_options_of_pools_are_read(tmp_path: Path) -> None:
 
 
 def test_a_health_report_has_the_form_of_the_page() -> None:
-    """metrics.md: the same members in the same places."""
+    """metrics.md: the report has the same members."""
     shown = json.loads(only("api-ref/metrics.md", "json", "storage_reachable"))
     with closing(connect("memory:")) as storage:
         report = msgspec.to_builtins(Broker(storage, StoreClock(storage.now)).health.report())
@@ -320,18 +320,18 @@ def test_a_health_report_has_the_form_of_the_page() -> None:
 
 
 def test_the_request_of_the_page_is_one() -> None:
-    """headers-and-paging.md."""
+    """headers-and-paging.md: the schema accepts the request."""
     assert frames.check(json.loads(only("api-ref/headers-and-paging.md", "json"))) == "message_post"
 
 
 def test_a_delivery_is_as_on_the_page() -> None:
-    """subscriptions.md."""
+    """subscriptions.md: the delivery is the one that zq sends."""
     sent = build_notification(Notice("1", "queue", "orders", b'{"n": 1}', 3600))
     assert json.loads(sent) == json.loads(only("api-ref/subscriptions.md", "json"))
 
 
 def test_prometheus_is_told_where_the_alerts_are() -> None:
-    """metrics.md: rules that there are, and servers with the port at which zq tells its metrics."""
+    """metrics.md: the rule files exist, and the target is zq's metrics port."""
     told = yaml.safe_load(only("api-ref/metrics.md", "yaml"))
     assert all((ROOT / "etc" / name).exists() for name in told["rule_files"])
     (job,) = told["scrape_configs"]
@@ -340,7 +340,7 @@ def test_prometheus_is_told_where_the_alerts_are() -> None:
 
 @pytest.mark.slow
 def test_a_client_can_be_generated(tmp_path: Path) -> None:
-    """headers-and-paging.md: by the command and with the file of the page, without a warning; modules import."""
+    """headers-and-paging.md: the page's command and file give no warning, and the generated modules can be imported."""
     (tmp_path / "generator.yaml").write_text(only("api-ref/headers-and-paging.md", "yaml"))
     (command,) = (
         block.text
@@ -355,7 +355,7 @@ def test_a_client_can_be_generated(tmp_path: Path) -> None:
 
 
 def test_a_drawing_shows_states_that_there_are() -> None:
-    """concepts.md: words in capitals are states of the table beneath, or GONE."""
+    """concepts.md: words in capitals are states of the table below, or GONE."""
     section = (ROOT / "api-ref" / "concepts.md").read_text().partition("\n## The life of a message\n")[2]
     table = section.partition("\n### ")[0]
     states = {name.upper() for name in re.findall(r"^\| (\w+) \|", table, re.MULTILINE)} | {"GONE"}
@@ -366,7 +366,7 @@ def test_a_drawing_shows_states_that_there_are() -> None:
 
 @pytest.mark.slow
 def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
-    """storage-redis.md: a server whose user has these and no others starts and serves."""
+    """storage-redis.md: a server works with a Redis user that has only these permissions."""
     with RedisServer(None) as store:
         with redis.Redis(port=store.port) as administrator:
             administrator.execute_command(*shlex.split(only("api-ref/storage-redis.md", "text")))
@@ -379,6 +379,6 @@ def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_row_of_figures_has_the_form_of_the_page() -> None:
-    """The members of the schema, and no others."""
+    """metrics.md: the row has exactly the members of the schema."""
     row = msgspec.json.decode(only("api-ref/metrics.md", "json", "oldest_ready"))
     assert set(row) == set(openapi.schemas()["FiguresRow"]["properties"])

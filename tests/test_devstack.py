@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts of ``devstack`` that start a server use that server, and no other program on its port."""
+"""``devstack`` scripts that start a server: they use that server, and no other program on its port."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ READY = [sys.executable, str(DEVSTACK / "ready.py")]
 
 
 class Stub:
-    """A program that answers each request with 200; ``requests`` are those that it got."""
+    """A program that answers each request with 200 and records it in ``requests``."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -55,7 +55,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a script that finds this virtual environment prepared."""
+    """Return the environment of a script for which this virtual environment is already prepared."""
     venv = tmp_path / "venv"
     venv.mkdir()
     for entry in Path(sys.prefix).iterdir():
@@ -69,7 +69,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_spark_example_leaves_a_server_alone_that_it_did_not_start(environment: dict[str, str]) -> None:
-    """A program that answers everything has its port: the script ends with an error, and asks it nothing."""
+    """Another program has the port: the script exits with an error and sends no request."""
     with stub() as found:
         command = [str(DEVSTACK / "spark-example")]
         own = {**environment, "ZQ_PORT": str(found.port)}
@@ -80,7 +80,7 @@ def test_the_spark_example_leaves_a_server_alone_that_it_did_not_start(environme
 
 
 def test_a_process_is_ready_when_it_serves_the_url_itself() -> None:
-    """A child may be the one that listens, as with servers that have worker processes."""
+    """A child process may listen, as in servers with worker processes."""
     serve = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=0, bind='127.0.0.1')"
     child = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-u', '-c', {serve!r}]))"
     with spawn([sys.executable, "-c", child], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -101,7 +101,7 @@ def test_a_process_that_ends_while_another_program_serves_the_url_is_not_ready(s
 
 
 def test_no_script_waits_for_a_url_by_itself() -> None:
-    """They call ``ready``, which knows the process."""
+    """The scripts call ``ready``, which knows the process."""
     scripts = [path for path in DEVSTACK.iterdir() if path.is_file() and path.suffix != ".py"]
     assert {"up", "spark-example"} <= {path.name for path in scripts}
     waits = ("curl", "wget", "urlopen", "zq health", "healthz", "nc -z")

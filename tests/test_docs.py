@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation that can fail: routes, options, errors and flags are each looked up in ``api-ref/``, the sample
-configuration is compared, and the README's and the reference's curl lines are run. Beside it: ``test_reference.py``
-compares tables, ``test_blocks.py`` says which test runs which sample."""
+"""Checks of the documentation: routes, options, errors and flags in ``api-ref/``, links, and curl samples.
+
+The sample configuration is compared, and the curl lines of the README and the reference are run. See also
+``test_reference.py`` for tables and ``test_blocks.py`` for the tests of samples.
+"""
 
 import inspect
 import re
@@ -43,9 +45,9 @@ ADDED = {
     "metrics.md": with_metrics,
     "queues.md": partial(with_tables, "queues.md"),
 }
-"""What adds generated text to a page of the site."""
+"""Functions that add generated text to a page of the site."""
 WRITTEN = {"topics.md": "heard"}
-"""Pages that show, as ``text``, what their lines have written into a file."""
+"""Pages with a ``text`` block that shows the content of a file that the samples write."""
 
 PRELUDE = """\
 curl() {
@@ -62,7 +64,7 @@ curl() {
 
 
 def on_the_site(file: Path) -> str:
-    """The text of a page with the tables and the help that the site adds."""
+    """Return the text of a page with the tables and the help that the site adds."""
     return ADDED.get(file.name, str)(file.read_text())
 
 
@@ -71,13 +73,13 @@ def text() -> str:
 
 
 def missing(names: list[str]) -> list[str]:
-    """Those that stand nowhere in the reference as a word of their own."""
+    """Return the names that are not words of the reference."""
     reference = text()
     return [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", reference)]
 
 
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
-    """Some line of ``api-ref/`` has both the path template and the method."""
+    """A line of ``api-ref/`` has both the path template and the method."""
     core = Broker(storage, clock)
     app = create_app(core, admin_mode=True, features=described_features(core))
     lines = text().splitlines()
@@ -92,7 +94,7 @@ def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClo
 
 
 def test_every_option_is_documented() -> None:
-    """By its name in code style, and its section in brackets."""
+    """The reference has the option's name in code style and its section in brackets."""
     names = [option.name for options in settings.OPTIONS.values() for option in options]
     sections = [f"[{section}]" for section in settings.OPTIONS]
     reference = text()
@@ -102,13 +104,13 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_error_is_documented() -> None:
-    """Each class of ``zq.errors``, by its name."""
+    """The reference names each class of ``zq.errors``."""
     classes = [name for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
     assert missing(classes) == []
 
 
 def test_every_metric_is_documented_and_no_other() -> None:
-    """Each definition has a row with its kind and its labels; each row is of a definition."""
+    """Each definition has a row with its kind and its labels, and each row has a definition."""
     page = on_the_site(ROOT / "api-ref" / "metrics.md")
     rows = re.findall(r"^\| `zq_(\w+)` \| (\w+) \| ([^|]*)\|", page, re.MULTILINE)
     assert {name: (kind, tuple(re.findall(r"\w+", labels))) for name, kind, labels in rows} == {
@@ -123,14 +125,14 @@ def zq_server(*arguments: str) -> str:
 
 
 def test_every_flag_of_the_command_line_is_documented() -> None:
-    """As ``zq-server --help`` lists them."""
+    """Every flag in the output of ``zq-server --help`` is in the reference."""
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", zq_server("--help"))) - {"--help"})
     assert "--store" in flags
     assert missing(flags) == []
 
 
 def test_the_sample_configuration_is_the_generated_one() -> None:
-    """``zq-server --sample-config > etc/zq.conf.sample`` brings it up to date."""
+    """To update the sample, run ``zq-server --sample-config > etc/zq.conf.sample``."""
     assert (ROOT / "etc" / "zq.conf.sample").read_text() == zq_server("--sample-config")
 
 
@@ -141,7 +143,7 @@ FORM = re.compile(
     r"\n\*\*Context\.\*\* .+\n\n\*\*Decision\.\*\* .+\n\n\*\*Consequences\.\*\* .+\n",
     re.DOTALL,
 )
-"""Of a record: what there must be, in this order."""
+"""Form of a decision record: the required parts in order."""
 
 
 @every_row("file", DECISIONS, ids=lambda file: file.stem)
@@ -154,7 +156,7 @@ def test_a_decision_has_a_status_a_context_and_consequences(file: Path) -> None:
 
 
 def test_the_index_of_decisions_has_their_titles_and_status() -> None:
-    """A row for each record, as the record says it."""
+    """The index has a row for each record, with the record's title and status."""
     records = [(file, FORM.fullmatch(file.read_text())) for file in DECISIONS]
     rows = [
         f"| [{record['number']}]({file.name}) | {record['title']} | {record['status']} |".replace("\n", " ")
@@ -167,12 +169,12 @@ def test_the_index_of_decisions_has_their_titles_and_status() -> None:
 
 
 def test_the_decisions_are_at_most_sixty() -> None:
-    """A record that no longer explains any code is deleted."""
+    """Records that no longer explain any code are deleted."""
     assert len(DECISIONS) <= 60
 
 
 def test_the_pages_stay_few_and_short() -> None:
-    """Readers find a page by its title, and read it to its end. Merge a short page into its neighbour."""
+    """Readers find pages by their titles and read them to the end. Merge a short page into another one."""
     pages = list((ROOT / "api-ref").glob("*.md"))
     assert len(pages) <= 45
     assert sum(len(page.read_text().split()) for page in pages) <= 60_000
@@ -188,13 +190,13 @@ def test_code_refers_to_decisions_that_exist() -> None:
 
 
 def anchors(file: Path) -> set[str]:
-    """The names that a document's headings can be linked by."""
+    """Return the anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", on_the_site(file), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    """Relative links of the README and the reference name files, and headings in them, that exist."""
+    """Relative links of the README and the reference name files and headings that exist."""
     broken = []
     for file in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", on_the_site(file)):
@@ -208,14 +210,14 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_the_files_that_the_tour_names_are_there() -> None:
-    """``internals.md`` leads through the code by the names of its files and folders."""
+    """The files and folders that ``internals.md`` names exist."""
     named = SOURCES.findall((ROOT / "api-ref" / "internals.md").read_text())
     assert "zq/core/messages.py" in named
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def prose(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that may be broken anywhere: no tables, no blocks; what is in code style counts as nothing."""
+    """Yield the numbered lines of prose, without tables, code blocks and inline code."""
     fenced = False
     for number, line in enumerate(file.read_text().splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")
@@ -224,7 +226,7 @@ def prose(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_lines_of_prose_are_short() -> None:
-    """To be read in an editor, and compared line by line."""
+    """Short lines are easy to edit and compare."""
     long = [
         f"{file.relative_to(ROOT)}:{number}" for file in PAGES for number, line in prose(file) if len(line) > LONGEST
     ]
@@ -232,7 +234,7 @@ def test_lines_of_prose_are_short() -> None:
 
 
 def script(blocks: list[str], url: str) -> str:
-    """The blocks as one script. A comment that names a status, as in "# 404", is what the next curl must answer."""
+    """Return the blocks as one script. A comment with a status, such as "# 404", gives the status of the next curl."""
     lines = [PRELUDE]
     for line in ADDRESS.sub(url, "\n".join(blocks)).splitlines():
         expected = re.search(r"\b[45]\d\d\b", line) if line.startswith("#") else None
@@ -252,9 +254,9 @@ def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ids=lambda file: str(file.relative_to(ROOT)),
 )
 def test_the_curl_lines_of_a_document_work(file: Path, tmp_path: Path) -> None:
-    """In their order, against a new server; each answers below 400, or what the comment before it says.
+    """The lines run in order against a new server; each status is below 400 or the one in the preceding comment.
 
-    Where a page shows what came, that came.
+    If a page shows the content of a file, the file has that content.
     """
     with ZqServer(f"rocksdb://{tmp_path}/store", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         done = run(script(curl_samples(file), server.url), tmp_path)
@@ -264,7 +266,7 @@ def test_the_curl_lines_of_a_document_work(file: Path, tmp_path: Path) -> None:
 
 
 def test_the_readme_has_a_sample_to_run() -> None:
-    """So that the test above cannot pass by finding nothing."""
+    """The test above must not pass because it finds no sample."""
     assert curl_samples(ROOT / "README.md") != []
 
 
@@ -286,6 +288,6 @@ def some_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
     ],
 )
 def test_a_sample_that_fails_is_noticed(some_server: ZqServer, line: str, passes: bool, tmp_path: Path) -> None:
-    """The runner itself: an unexpected status fails, in a pipe and in a substitution too."""
+    """An unexpected status fails, also in a pipe or a substitution."""
     done = run(script([line + "\n"], some_server.url), tmp_path)
     assert (done.returncode == 0) is passes, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features are leaves: without the folder of one, and its lines in ``zq.serving``, the rest of zq works."""
+"""Optional features: without a feature's folder and its lines in ``zq.serving``, the rest of zq works."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ import pytest
 from tests.servers import ZqServer
 
 ROOT = Path(__file__).parent.parent
-# The paths of each feature, which answer 404 without its folder.
+# Paths of each feature, which answer 404 without its folder.
 FEATURES = {
     "administration": ["/v2/admin/projects", "/v2/admin/project", "/v2/admin/rekey"],
     "console": ["/console", "/console/"],
@@ -31,17 +31,17 @@ FEATURES = {
     "tracing": [],
     "websocket": ["/v2/ws"],
 }
-# The paths that take handshakes of WebSocket only.
+# Paths that accept only WebSocket handshakes.
 SOCKETS = ["/v2/ws"]
-# The options of a server with every feature.
+# Options of a server with every feature.
 EVERYTHING = {
     **{"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true", "OS_SERVER__TRUST_NETWORK": "true"},
     **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OS_WEBSOCKET__ENABLED": "true"},
     "OS_TRACING__ENABLED": "true",
 }
-# The modules of the server that list features.
+# Modules of the server that list features.
 LISTS = ["features.py", "sections.py"]
-# A program that posts, claims and deletes a message over HTTP in one process of the changed tree.
+# A program that posts, claims and deletes a message over HTTP in the changed source tree.
 CORE = """
 from zq.testing import server
 
@@ -56,7 +56,7 @@ with server() as served, served.client() as client:
 
 
 def without_lines_of(name: str, source: str) -> str:
-    """Delete the imports, assignments and items of lists that name a feature."""
+    """Delete the imports, assignments and list items that name a feature."""
     tree, named, lines = ast.parse(source), re.compile(rf"\b{name}", re.IGNORECASE), source.splitlines(keepends=True)
     kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.If
     removable: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, kinds)]
@@ -77,7 +77,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def without(name: str, tmp_path: Path) -> Path:
-    """A copy of the sources without one feature."""
+    """Copy the sources without one feature."""
     shutil.copytree(ROOT / "zq", tmp_path / "zq", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "zq" / name)
     for module in LISTS:
@@ -87,7 +87,7 @@ def without(name: str, tmp_path: Path) -> Path:
 
 
 def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
-    """Nothing else imports the feature, and a message is posted, claimed and deleted."""
+    """Nothing else imports the feature, and a message can be posted, claimed and deleted."""
     environment = {**os.environ, "PYTHONPATH": str(without), "PYTHONDONTWRITEBYTECODE": "1"}
     for command in (["-c", CORE], ["-m", "zq.serving.features"]):
         done = subprocess.run(
@@ -97,7 +97,7 @@ def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
 
 
 def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Path) -> None:
-    """The server answers, and the feature's paths are those of no route, which they are with the folder."""
+    """The server answers, and the feature's paths exist only with its folder."""
     headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme", "X-Roles": "admin"}
     for sources, is_there in ((ROOT, True), (without, False)):
         environment = {**EVERYTHING, "PYTHONPATH": str(sources), "PYTHONSAFEPATH": "1"}

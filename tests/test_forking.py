@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin that forks test processes, and the progress of a campaign, each with a pytest of its own."""
+"""The plugin that forks test processes, and the progress of a campaign, each with its own pytest."""
 
 import re
 import subprocess
@@ -35,7 +35,7 @@ def test_number(number):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with sixty tests, whose processes leave a file behind unless their fixtures are torn down."""
+    """Create a folder with sixty tests; a process leaves a file behind unless its fixtures are torn down."""
     need("git")
     (tmp_path / "test_numbers.py").write_text(TESTS)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
@@ -58,7 +58,7 @@ def run(folder: Path, *arguments: object, **variables: str) -> subprocess.Comple
 
 @pytest.mark.slow
 def test_forks_when_a_process_dies_report_its_test_and_run_all_others(folder: Path) -> None:
-    """The test that killed its process fails by name, the sixty results are complete, and fixtures are torn down."""
+    """The test that killed its process fails by name, all sixty results exist, and fixtures are torn down."""
     done = run(folder, DIES="1", FAILS="1")
     assert "2 failed, 58 passed" in done.stdout, done
     assert "FAILED test_numbers.py::test_number[20] - its process" in done.stdout
@@ -69,7 +69,7 @@ def test_forks_when_a_process_dies_report_its_test_and_run_all_others(folder: Pa
 
 @pytest.mark.slow
 def test_forks_when_interrupted_tear_fixtures_down(folder: Path) -> None:
-    """SIGINT to the parent alone ends every process, and each removes what its fixtures made."""
+    """SIGINT to only the parent ends every process, and each removes what its fixtures created."""
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SLOW": "1"}
     with subprocess.Popen(command(), cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
@@ -84,7 +84,7 @@ def test_forks_when_interrupted_tear_fixtures_down(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_progress_after_a_failure_or_a_deadline_continues_with_the_rest(folder: Path) -> None:
-    """A second run runs what failed and what was not reached; after the last test has passed, all run again."""
+    """A second run covers failed and remaining tests; after the last test has passed, all tests run again."""
     record = ("-p", "tests.campaign.progress", "--progress", folder / "done")
     cut = run(folder, *record, "--until", time.time())
     left = int(re.findall(r"(\d+) tests were not reached", cut.stdout)[0])
@@ -98,7 +98,7 @@ def test_progress_after_a_failure_or_a_deadline_continues_with_the_rest(folder: 
 
 
 def test_campaign_with_a_wrong_value_is_refused_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2, and the sentence names the option, what it takes and what came."""
+    """The exit code is 2, and the message names the option, its allowed values and the given value."""
     for option, value, bound in (
         ("--part", "nope", "one of histories, "),
         ("--store", "oracle", "one of memory, "),

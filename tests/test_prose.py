@@ -24,12 +24,12 @@ BANNED_WORD = re.compile(
 NAME = re.compile(r"``[^`]*``|^ +\w+:", re.MULTILINE)
 # Code and link targets in Markdown.
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`|\]\([^)\n]*\)", re.MULTILINE | re.DOTALL)
-# The mark of a heading or a list item.
+# The marker of a heading or a list item.
 BLOCK = re.compile(r" *(?:#+|[-*]|\d+\.) +")
 
 
 class Text(NamedTuple):
-    """A docstring, a comment block or a help text, and the line where it begins."""
+    """A docstring, a comment block or a help text, and its first line."""
 
     line: int
     words: str
@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
 
 def texts(source: str) -> Iterator[Text]:
-    """Yield every string that stands alone as a statement, every ``help=`` text and every comment block."""
+    """Yield every string statement, every ``help=`` text and every comment block."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) or (isinstance(node, ast.keyword) and node.arg == "help"):
             yield from strings(node.value)
@@ -60,7 +60,7 @@ def strings(value: ast.expr) -> Iterator[Text]:
 
 
 def comments(source: str) -> Iterator[Text]:
-    """Yield comments; comments on successive lines of their own are one block."""
+    """Yield comments; whole-line comments on successive lines are one block."""
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -81,7 +81,7 @@ def comments(source: str) -> Iterator[Text]:
 
 
 def blank(name: re.Match[str]) -> str:
-    """Replace a name by as many backquotes and keep its line breaks, so that the lines of later words are right."""
+    """Replace a name by as many backquotes and keep its line breaks, so that later line numbers are correct."""
     return re.sub(r"[^\n]", "`", name[0])
 
 
@@ -100,7 +100,7 @@ def faults(source: str) -> list[Fault]:
 def page_faults(page: str) -> list[Fault]:
     """Return the faults of a page in Markdown, ordered by line.
 
-    Words are banned at the beginning of headings, list items, table cells and paragraphs.
+    First words are checked in headings, list items, table cells and paragraphs.
     """
     found = []
     before = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference says what the server does: its tables of operations against OpenAPI, its options against the table."""
+"""The reference's tables of operations, options and keys, compared with OpenAPI and the code."""
 
 import json
 import re
@@ -18,7 +18,7 @@ TABLE = re.compile(r"^(\| Method \| Path \|.*)\n\|[-|]+\n((?:\|.*\n)+)(?:\n(?!``
 
 
 class Row(Struct, frozen=True):
-    """An operation in a table; ``statuses``: those of its answers, here or in the paragraph beneath the table."""
+    """An operation in a table; ``statuses`` are in the row or in the paragraph below the table."""
 
     operation: tuple[str, str]
     query: str
@@ -29,7 +29,7 @@ class Row(Struct, frozen=True):
 
 NAMES_OF_TOPICS = ("OF_TOPICS", "NOT_OF_TOPICS")
 GUARDED = frozenset({"401", "429"})
-"""What every operation answers that needs a credential: ``authentication.md``."""
+"""Statuses of every operation that needs a credential (``authentication.md``)."""
 
 
 def cells(line: str) -> list[str]:
@@ -41,7 +41,7 @@ def statuses(text: str) -> frozenset[str]:
 
 
 def rows(page: Path) -> Iterator[Row]:
-    """Those of the tables whose columns are ``Method``, ``Path``, ``Answers`` and maybe others."""
+    """Yield the rows of the tables with the columns ``Method``, ``Path`` and ``Answers``."""
     for head, body, beneath in TABLE.findall(page.read_text()):
         column = cells(head).index("Answers")
         for row in map(cells, body.splitlines()):
@@ -56,9 +56,9 @@ ROWS = [row for page in sorted(FOLDER.glob("*.md")) for row in rows(page)]
 
 
 def test_operations_answer_as_the_tables_say() -> None:
-    """Every operation of OpenAPI has a row, or one for each query, with its statuses and no others; no more.
+    """The rows have exactly the operations of OpenAPI and their statuses; an operation may have a row for each query.
 
-    Those of a credential that is missing or not valid are the same for all, on the page on authentication.
+    Statuses for missing or invalid credentials are on the page on authentication.
     """
     document = json.loads((FOLDER / "openapi.json").read_text())
     described = {
@@ -79,7 +79,7 @@ def test_operations_answer_as_the_tables_say() -> None:
 
 
 def test_an_operation_is_described_in_one_place() -> None:
-    """One row has the statuses; others name none, and link to the page that has them."""
+    """The operation's statuses are in one row; its other rows link to the page of that row."""
     described = [row for row in ROWS if row.statuses]
     assert [row for row, count in Counter((row.operation, row.query) for row in described).items() if count > 1] == []
     pages = {(row.operation, row.page) for row in described}
@@ -88,7 +88,7 @@ def test_an_operation_is_described_in_one_place() -> None:
 
 
 def test_options_and_reserved_keys_have_one_place_on_their_pages() -> None:
-    """The site has a table in each place; the pages themselves have none."""
+    """The site has a table in each place; the pages have none."""
     for name in ("configuration.md", "queues.md"):
         page = (FOLDER / name).read_text()
         tables = build_tables(name)
@@ -98,7 +98,7 @@ def test_options_and_reserved_keys_have_one_place_on_their_pages() -> None:
 
 
 def test_the_console_has_the_keys_that_topics_use() -> None:
-    """The OpenAPI document does not say which of the keys have an effect on topics."""
+    """The OpenAPI document does not show which keys affect topics."""
     source = (FOLDER.parent / "zq" / "console" / "static" / "pages" / "metadata.js").read_text()
     listed, shown = (re.findall(rf"^const {name} = (.+);$", source, re.MULTILINE)[0] for name in NAMES_OF_TOPICS)
     assert json.loads(listed) == [name for name, (_, key) in KEYS.items() if key.topics]

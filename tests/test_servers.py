@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests start does not outlive them."""
+"""The end of processes that tests start."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ signal.pause()
     ("how", "engine"), [(signal.SIGKILL, "gunicorn"), (signal.SIGKILL, "granian"), (signal.SIGTERM, "granian")]
 )
 def test_servers_end_with_the_test_process(how: signal.Signals, engine: str) -> None:
-    """Killed or ended, and whichever thread of it had started them, their workers too; while it lives, they do."""
+    """Servers and their workers end if the test process is killed or terminated, and live as long as it does."""
     command = [sys.executable, "-c", PROGRAM, engine]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
@@ -48,7 +48,7 @@ def test_servers_end_with_the_test_process(how: signal.Signals, engine: str) -> 
 
 
 def running(pid: int) -> bool:
-    """Whether a process lives; one that nobody has waited for has ended, too."""
+    """Return whether a process lives; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

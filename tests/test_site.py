@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site that Sphinx makes of the reference: it is built without a warning, and its pages can be used and found."""
+"""The Sphinx site of the reference: built without warnings, with navigation and search."""
 
 import json
 import re
@@ -19,7 +19,7 @@ MADE = {"genindex.html", "py-modindex.html", "search.html"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the built site. References that lead nowhere, and any other warning, fail it."""
+    """Build the site and return its folder; broken references and other warnings are errors."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", REFERENCE, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -32,7 +32,7 @@ def pages(site: Path) -> list[Path]:
 
 
 def test_every_page_leads_on_and_its_blocks_can_be_copied(site: Path) -> None:
-    """Previous or next, and the script of the copy buttons."""
+    """Each page has a link to the previous or next page and the copy buttons' script."""
     assert len(pages(site)) > 30
     for page in pages(site):
         content = page.read_text()
@@ -48,7 +48,7 @@ WORDS = [
 
 
 def test_a_search_for_a_word_of_the_field_lands_in_the_glossary(site: Path) -> None:
-    """It is a heading of concepts.md, which Sphinx's search puts first. Each entry links to a page or another entry."""
+    """Each word is a heading in concepts.md, which Sphinx's search ranks first, and each entry has a link."""
     index = json.loads((site / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
     concepts = index["docnames"].index("concepts")
     titles = {title.lower(): [page for page, _ in places] for title, places in index["alltitles"].items()}
@@ -64,7 +64,7 @@ def test_a_search_for_a_word_of_the_field_lands_in_the_glossary(site: Path) -> N
 
 
 def test_no_section_is_called_as_a_page_to_begin_with() -> None:
-    """In a list of what was found they could not be told apart."""
+    """Readers could not distinguish them in the search results."""
     begin = (REFERENCE / "index.md").read_text().partition("## Tutorials")[2].partition("\n## ")[0]
     titles = re.findall(r"^\| \[([^\]]+)\]", begin, re.MULTILINE)
     assert "Getting started" in titles

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/troubleshooting.md``: what it quotes is what the program says, word for word."""
+"""The messages that ``api-ref/troubleshooting.md`` quotes, compared word for word with the program's."""
 
 import ast
 import re
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 PAGE = (ROOT / "api-ref" / "troubleshooting.md").read_text()
 GAP = "…"
 PLACE = re.compile(r"%(?:\.0)?[a-z]|\{\}|\{[a-z_.]+(?::[^}]*)?\}")
-"""Where ``logging`` and ``str.format`` put in what differs."""
+"""Placeholders of ``logging`` and ``str.format``."""
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Every text of a module; what is put into it is a gap."""
+    """Yield every text of a module, with gaps for placeholders."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield PLACE.sub(GAP, node.value)
@@ -40,17 +40,17 @@ def said(folder: Path) -> list[str]:
 
 
 def quoted() -> list[str]:
-    """What stands in code style and is a sentence, or the beginning of one."""
+    """Return the texts in code style that are a sentence or the beginning of one."""
     return [text for text in re.findall(r"`([^`\n]+)`", PAGE) if re.fullmatch(r"[A-Z_\[l].* .*(\.|to …)", text)]
 
 
 def holds(text: str, sentence: str) -> bool:
-    """Whether a text has the sentence; any text may stand in its gaps."""
+    """Return whether a text contains the sentence; its gaps match any text."""
     return re.search(".*".join(map(re.escape, sentence.split(GAP))), text) is not None
 
 
 def heard(folder: Path) -> Iterator[str]:
-    """What is put together of pieces, so that the source does not have it whole: said by real programs."""
+    """Yield messages of running programs that the source does not contain as a whole."""
     yield follow(["zq-server", "--bind", "0.0.0.0"], folder).stderr
     yield follow(["zq", "--project", "p", "--url", "http://127.0.0.1:1", "--retry", "0", "health"], folder).stderr
     broken = "import sys, pyspark_zq; sys.modules['zq.spark.source'] = None; pyspark_zq.DefaultSource"
@@ -65,14 +65,14 @@ def heard(folder: Path) -> Iterator[str]:
 
 
 def refusal(verb: Callable[..., Any], *given: Any) -> str:
-    """Why it is not done."""
+    """Return the error message of a failing call."""
     with pytest.raises(ZqError) as refused:
         verb(*given)
     return str(refused.value)
 
 
 def test_the_sentences_are_those_of_the_program(tmp_path: Path) -> None:
-    """Each is found in the source, or heard."""
+    """Each quoted sentence is in the source or in the output of a program."""
     sentences = quoted()
     assert len(sentences) > 35
     program = [*said(ROOT), *heard(tmp_path)]
@@ -80,7 +80,7 @@ def test_the_sentences_are_those_of_the_program(tmp_path: Path) -> None:
 
 
 def test_a_sentence_that_the_program_does_not_say_is_noticed() -> None:
-    """The search itself."""
+    """The search does not match a sentence with another text."""
     assert holds("The store … is in use by another. Stop it.", "The store … is in use by another.")
     assert not holds("The store … is in use.", "The queue … is in use.")
     assert not any(holds(text, "The store is unavailable today.") for text in said(ROOT))

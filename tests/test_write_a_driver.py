@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/write-a-driver.md``: followed from outside this repository, it leads to a store that passes."""
+"""The steps of ``api-ref/write-a-driver.md``, followed outside of this repository, up to a store that passes."""
 
 import re
 from configparser import ConfigParser
@@ -17,14 +17,14 @@ from zq.storage.ordered import store
 PAGE = "api-ref/write-a-driver.md"
 
 
-# Files of the suite that are run here: every verb of the engine reaches the store by the same six methods.
+# Test files of the suite that run here: every operation of the engine uses the same six methods of the store.
 SOME = "test_queues or test_claims or test_topics or test_commits"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_leads_to_a_store_that_passes(tmp_path: Path) -> None:
-    """Its ``conftest.py`` and its command, in a folder with nothing else: files of the suite pass on SQLite."""
+    """The page's ``conftest.py`` and command, in an otherwise empty folder, run files of the suite on SQLite."""
     (tmp_path / "conftest.py").write_text(only(PAGE, "python"))
     told = succeed([*SHELL, f"{only(PAGE, 'sh').strip()} -k '{SOME}' -p no:cacheprovider"], tmp_path, within=580)
     [passed] = re.findall(r"(\d+) passed", told)
@@ -33,7 +33,7 @@ def test_the_page_leads_to_a_store_that_passes(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_page_are_there() -> None:
-    """Modules and tests that it names; the example is as short as it says."""
+    """The modules and tests that the page names exist, and the example is as short as stated."""
     text = (ROOT / PAGE).read_text()
     files = re.findall(r"`((?:zq|tests)/[\w/]+\.py)`", text)
     assert [file for file in files if not (ROOT / file).is_file()] == []
@@ -43,13 +43,13 @@ def test_the_files_of_the_page_are_there() -> None:
 
 
 def test_the_page_opens_a_store_as_the_example_does() -> None:
-    """Its line of Python that is no program stands in the example."""
+    """The page's line of Python is in the example."""
     [line] = [block.text.strip() for block in blocks(ROOT / PAGE) if block.language == "text"]
     assert line in (ROOT / "tests" / "sqlite_store.py").read_text()
 
 
 def test_the_entry_point_of_the_page_names_a_function() -> None:
-    """In the group in which zq looks for drivers."""
+    """The entry point is in the group in which zq searches for drivers."""
     told = ConfigParser()
     told.read_string(only(PAGE, "ini"))
     scheme, _, function = told["options.entry_points"]["zq.storage"].strip().partition(" = ")
@@ -65,7 +65,7 @@ def methods(kind: type) -> set[str]:
 
 
 def test_the_page_names_the_methods_that_a_first_driver_needs() -> None:
-    """Those of the core without what it inherits, and how many they and all are."""
+    """The table has the core methods without inherited ones, and the page has their number and the total."""
     text = (ROOT / PAGE).read_text()
     table = dict(re.findall(r"^\| `(storage(?:\.\w+)?)` \| (.*) \|$", text, re.M))
     told = {name: set(re.findall(r"`(\w+)`", row)) for name, row in table.items()}
@@ -111,7 +111,7 @@ def open_store():
 
 @pytest.mark.slow
 def test_a_store_with_the_stated_bounds_and_no_housekeeping_passes(tmp_path: Path) -> None:
-    """The suite writes nothing beyond the bounds of ``Store``, and requires no method of ``Housekeeping``."""
+    """The suite writes nothing that exceeds the bounds of ``Store``, and requires no method of ``Housekeeping``."""
     (tmp_path / "conftest.py").write_text(BOUNDED)
     command = "pytest --pyargs zq.conformance -m 'not shared and not durable' -p no:cacheprovider"
     [passed] = re.findall(r"(\d+) passed", succeed([*SHELL, command], tmp_path, within=300))
@@ -122,7 +122,7 @@ def test_a_store_with_the_stated_bounds_and_no_housekeeping_passes(tmp_path: Pat
     "bound", ["keys of {MAX_KEY_BYTES:,} bytes", "of {MAX_BATCH_WRITES:,} writes"], ids=["key", "batch"]
 )
 def test_the_page_states_the_bounds_of_a_store(bound: str) -> None:
-    """With the values of the code."""
+    """The page has the values of the code."""
     assert bound.format(**vars(store)) in (ROOT / PAGE).read_text()
 
 
@@ -138,7 +138,7 @@ def open_store():
 
 @pytest.mark.slow
 def test_the_suite_skips_what_a_first_driver_does_not_have(tmp_path: Path) -> None:
-    """Its queues and claims pass; tests of history, transactions and topics say why they are skipped."""
+    """Tests of queues and claims pass; tests of history, transactions and topics are skipped with a reason."""
     assert issubclass(first_driver.FirstStorage, api.Defaults)
     (tmp_path / "conftest.py").write_text(FIRST)
     command = "pytest --pyargs zq.conformance -m 'not shared and not durable' -p no:cacheprovider -rs"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that went from the code, because the field has another word for it or the word meant several things, and which
-names of a tree still use them. ``tests/test_architecture.py`` keeps them away, ``bench.figures`` counts them.
+"""Words that the code must not use as names, because the field has another term or the word was ambiguous.
+
+``tests/test_architecture.py`` rejects new uses, and ``bench.figures`` counts the names of a tree that still use them.
 """
 
 import ast
@@ -17,7 +18,7 @@ REDIS = ("zq.storage.redis",)
 
 
 class Word(NamedTuple):
-    """A word, what says it now, and the packages in which it is not to come back (elsewhere it is plain English).
+    """A word, its replacement, and the packages in which it is banned; elsewhere it is plain English.
 
     ``Name``: a class; ``NAME``: a constant; ``name.py``: a module or package; ``name()``: a function; ``name``: a
     function, module or parameter.
@@ -29,7 +30,7 @@ class Word(NamedTuple):
 
 
 class Name(NamedTuple):
-    """One name that a module gives: ``kind`` is "class", "constant", "module", "function" or "parameter"."""
+    """A name in a module; ``kind`` is "class", "constant", "module", "function" or "parameter"."""
 
     kind: str
     text: str
@@ -185,7 +186,7 @@ WORDS = (
 def parsed(text: str) -> ast.Module:
     """Return the syntax tree of a module.
 
-    CPython 3.11 fails (gh-106905) if another thread parses meanwhile, which garbage collection lets happen.
+    CPython 3.11 fails (gh-106905) if another thread parses at the same time, which garbage collection allows.
     """
     gc.disable()
     try:
@@ -195,7 +196,7 @@ def parsed(text: str) -> ast.Module:
 
 
 def names(root: Path) -> Iterator[Name]:
-    """All names of ``zq`` and ``tests`` below ``root``, without the underscores in front."""
+    """Yield all names of ``zq`` and ``tests`` below ``root``, without leading underscores."""
     for file in sorted([*(root / "zq").rglob("*.py"), *(root / "tests").rglob("*.py")]):
         parts = file.relative_to(root).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
@@ -207,14 +208,14 @@ def names(root: Path) -> Iterator[Name]:
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """What a module assigns in upper case."""
+    """Yield the upper-case names that a module assigns."""
     for node in tree.body:
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         yield from (("constant", each.id) for each in targets if isinstance(each, ast.Name) and each.id.isupper())
 
 
 def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Classes, functions and parameters, wherever they stand."""
+    """Yield classes, functions and parameters at any depth."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield "class", node.name
@@ -225,7 +226,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def meant(word: Word) -> tuple[frozenset[str], str]:
-    """The kinds of names that a word is about, and the name."""
+    """Return the kinds of names that a word covers, and the name."""
     if word.old.endswith(".py"):
         return frozenset({"module"}), word.old.removesuffix(".py")
     if word.old.endswith("()"):
@@ -238,7 +239,7 @@ def meant(word: Word) -> tuple[frozenset[str], str]:
 
 
 def used(found: Iterable[Name]) -> dict[str, list[str]]:
-    """Each old word that is there, with the modules that use it, as often as they do."""
+    """Return each old word that is used, with the modules of its uses."""
     by_text: dict[str, list[Name]] = {}
     for name in found:
         by_text.setdefault(name.text, []).append(name)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``devstack/campaign``: the tests that take too long for every change, in parts of at most an hour.
+"""The command ``devstack/campaign``: tests that are too slow for every change, in parts of at most an hour.
 
 Each part runs folders of ``tests/campaign`` and the daily tests of its subject, with all rows of their tables and all
-random examples (``tests/rotation.py``). A part that was cut short continues where it stopped, if it is run again at the
-same commit with the same seed and store; failed tests run again.
+random examples (``tests/rotation.py``). An interrupted part continues where it stopped if it is run again at the same
+commit with the same seed and store; failed tests run again.
 """
 
 import argparse
@@ -48,7 +48,7 @@ PARTS: Final = {
     "sharded": Part(["zq/conformance"], stores="mongodb-sharded"),
     "isolated": Part(["zq/conformance"], variables={"ZQ_STORE_PER_TEST": "1"}),
 }
-"""The parts by name. ``.ci/run`` runs the one whose turn it is by the number of commits."""
+"""The parts by name. ``.ci/run`` runs them in turn by the number of commits."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. A wrong value prints one sentence and exits with code 2."""
+    """Parse the command line. A wrong value prints an error message and exits with code 2."""
     parser = argparse.ArgumentParser("devstack/campaign", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument(
         "--part", help=f"one of {', '.join(PARTS)}, or a number: the parts take turns (default: all, one after another)"
@@ -83,20 +83,20 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def number(option: str, text: str, low: int, high: int) -> int:
-    """Return the whole number that an option gives, or exit."""
+    """Return the whole number of an option, or exit."""
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
         refuse(f"{option} must be a whole number from {low} to {high}, not {text}.")
     return int(text)
 
 
 def refuse(sentence: str) -> None:
-    """Print the sentence and exit with code 2."""
+    """Print the message and exit with code 2."""
     print(sentence, file=sys.stderr)
     raise SystemExit(2)
 
 
 def run(name: str, options: argparse.Namespace) -> bool:
-    """Run a part and return whether all tests that ran passed."""
+    """Run a part and return whether all executed tests passed."""
     part, stores = PARTS[name], options.store or PARTS[name].stores
     command = [sys.executable, "-m", "pytest", "-p", "tests.campaign.progress", "--forks", str(part.forks)]
     command += ["--progress", str(PROGRESS / f"{name}-{options.seed}-{stores or 'usual'}")]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin that lets a run continue where an earlier one stopped.
+"""A pytest plugin that continues an earlier run.
 
-``--progress FILE`` records each test that passed or was skipped, and leaves out the tests that FILE names. The first
-line of the file is the commit; a file of another commit counts as empty. Once all tests have passed, the file goes.
+``--progress FILE`` records each test that passed or was skipped, and deselects the tests in FILE. The first line of the
+file is the commit; a file of another commit counts as empty. After all tests have passed, the file is deleted.
 """
 
 import subprocess
@@ -21,14 +21,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def commit() -> str:
-    """Return the commit of the work tree; if it has uncommitted changes, a string that no other run has."""
+    """Return the commit of the work tree; with uncommitted changes, a unique string."""
     command = ["git", "describe", "--always", "--dirty"]
     described = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return f"{described} {time.time()}" if described.endswith("-dirty") else described
 
 
 class Progress:
-    """The file that records which tests have passed."""
+    """The file of the tests that have passed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

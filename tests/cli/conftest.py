@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command line share: a server, and ``zq`` in this process or in one of its own."""
+"""Fixtures of the command-line tests: a server, and ``zq`` in this process or in a separate process."""
 
 import json
 import os
@@ -27,7 +27,7 @@ COMMAND = [sys.executable, "-c", "from zq.cli import main; main()"]
 
 
 class Process(subprocess.Popen[str]):
-    """Never outlives the block of its test."""
+    """A process that is killed at the end of its ``with`` block."""
 
     def __exit__(self, *error: Any) -> None:
         self.kill()
@@ -35,7 +35,7 @@ class Process(subprocess.Popen[str]):
 
 
 class Zq:
-    """The command line, in a project of its own; ``env`` is what it runs in besides."""
+    """The command line with its own project; ``env`` holds additional environment variables."""
 
     def __init__(self, url: str, folder: Path, launcher: Launcher | None = None) -> None:
         self._folder = folder
@@ -45,20 +45,20 @@ class Zq:
         self.env |= dict.fromkeys(("ZQ_TOKEN", "ZQ_CLIENT_ID", "ZQ_PROFILE", "ZQ_CONFIG"), "")
 
     def run(self, *words: str, given: str = "", **env: str) -> Result:
-        """In this process, whatever it comes to."""
+        """Run ``zq`` in this process and return the result, also of a failed run."""
         result = CliRunner().invoke(cli, list(words), input=given, env={**self.env, **env})
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
         assert "Traceback" not in result.stderr
         return result
 
     def __call__(self, *words: str, given: str = "") -> list[Any]:
-        """The lines of JSON of a run that goes well."""
+        """Run ``zq`` successfully and return the JSON lines of standard output."""
         result = self.run(*words, given=given)
         assert result.exit_code == 0, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     def refused(self, code: int, *words: str, **env: str) -> str:
-        """What a run says on standard error that ends with this code: one line."""
+        """Run ``zq``, check the exit code, and return the single line on standard error."""
         result = self.run(*words, **env)
         assert (result.exit_code, result.stdout) == (code, ""), result.output
         assert result.stderr.count("\n") == 1
@@ -66,7 +66,7 @@ class Zq:
         return result.stderr.removeprefix("zq: ").removesuffix("\n")
 
     def on_terminal(self, *words: str, columns: int = 80, **env: str) -> tuple[int, str, str]:
-        """The exit code, and what a run in a terminal of this width shows on standard output and standard error."""
+        """Run ``zq`` on a terminal of this width; return the exit code, standard output and standard error."""
         own = {**os.environ, **self.env, "TERM": "xterm-256color", **env}
         own = {name: value for name, value in own.items() if name in env or name not in ("COLUMNS", "NO_COLOR", "CI")}
         ends = [pty.openpty(), pty.openpty()]
@@ -86,16 +86,16 @@ class Zq:
             return run.wait(60), shown[0].result(), shown[1].result()
 
     def start(self, *words: str, forked: bool = True, **options: Any) -> Process:
-        """Start it as a process, by the launcher if ``forked``.
+        """Start ``zq`` as a process, through the launcher if ``forked``.
 
-        The environment of the tests may name a terminal that the process does not have.
+        Remove the terminal size from the environment, because the process may have no terminal.
         """
         own = {name: value for name, value in {**os.environ, **self.env}.items() if name not in ("COLUMNS", "LINES")}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return Process([*(self._command if forked else COMMAND), *words], env=own, text=True, **pipes)
 
     def shell(self, line: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run a line in which ``zq`` is a command, by bash in the folder of the test."""
+        """Run a shell line with ``zq`` on PATH in the folder of the test."""
         env = {**os.environ, **self.env, "PATH": f"{self.installed()}:{os.environ['PATH']}"}
         words = ["bash", *options, "-c", line]
         return subprocess.run(
@@ -108,7 +108,7 @@ class Zq:
         return self._launcher.command
 
     def installed(self) -> Path:
-        """Return a folder to be put on PATH, with ``zq`` in it."""
+        """Return a folder for PATH that contains ``zq``."""
         program = self._folder / "bin" / "zq"
         if not program.exists():
             program.parent.mkdir()
@@ -118,14 +118,14 @@ class Zq:
 
 
 def read_terminal(ours: int, theirs: int) -> str:
-    """All that is written to a terminal until the program that has its other end closes it."""
+    """Return everything that is written to a terminal until the program closes its end."""
     os.close(theirs)
     with open(ours, "rb", buffering=0) as screen:
         read = bytearray()
         while True:
             try:
                 piece = screen.read(65_536)
-            except OSError:  # its end, as Linux reports it
+            except OSError:  # Linux reports the end of the terminal as an error
                 piece = b""
             if not piece:
                 return read.decode().replace("\r\n", "\n")
@@ -133,7 +133,7 @@ def read_terminal(ours: int, theirs: int) -> str:
 
 
 def paths(group: click.Group = cli) -> Iterator[list[str]]:
-    """The words that name each command below a group."""
+    """Yield the words of each command below a group."""
     for name, command in group.commands.items():
         yield [name]
         if isinstance(command, click.Group):
@@ -142,14 +142,14 @@ def paths(group: click.Group = cli) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[ZqServer]:
-    """One server for all tests of the command line."""
+    """Start one server for all command-line tests."""
     with ZqServer("memory:", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def launcher() -> Iterator[Launcher]:
-    """One process from which all runs of the command line are forked."""
+    """Start one process from which all runs of the command line are forked."""
     # The name of a socket has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="zq-") as folder, Launcher(Path(folder)) as launcher:
         yield launcher

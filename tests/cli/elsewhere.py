@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq`` as if the system were none of Unix: ``python tests/cli/elsewhere.py ARGUMENTS``; without any, only imports.
+"""A simulation of ``zq`` on a system other than Unix: ``python tests/cli/elsewhere.py ARGUMENTS``.
 
-Gone are modules, functions and signals that Windows lacks, and an open file can be neither replaced nor removed. It
-stays a simulation: paths, consoles and signals are those of Linux, and the standard library may use what is gone.
+Without arguments, the program only imports all modules. Modules, functions and signals that Windows lacks are removed,
+and an open file can be neither replaced nor removed. Paths, consoles and signals remain Linux's, and the standard
+library may still use the removed modules.
 """
 
 import builtins
@@ -28,14 +29,14 @@ found = builtins.__import__
 
 
 def refusing(name: str, globals: Any = None, *rest: Any, **options: Any) -> Any:
-    """An import, but of the modules by zq itself."""
+    """Import a module, but fail if zq itself imports one of ``MODULES``."""
     if name.partition(".")[0] in MODULES and (globals or {}).get("__name__", "").startswith("zq"):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     return found(name, globals, *rest, **options)
 
 
 def closed_only(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, for files that this process does not have open."""
+    """Return the function with a check that this process does not have the files open."""
 
     def checked(*paths: Any, **options: Any) -> None:
         for number in os.listdir("/proc/self/fd"):
@@ -48,7 +49,7 @@ def closed_only(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def leave_unix() -> None:
-    """In this process, from now on."""
+    """Remove Unix features from this process."""
     for module, names in ((os, CALLS), (signal, f"{SIGNALS} {HANDLING}"), (select, WAITING), (socket, "AF_UNIX")):
         for name in names.split():
             with suppress(AttributeError):
@@ -58,7 +59,7 @@ def leave_unix() -> None:
 
 
 def import_all() -> None:
-    """Every module of the client and of the command line; prints their names."""
+    """Import every module of the client and the command line, and print their names."""
     for package in ("zq.client", "zq.cli"):
         folder = importlib.import_module(package).__path__
         for module in pkgutil.iter_modules(folder, f"{package}."):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq`` in processes that are forked from one which has imported it: most of what a run of ``zq`` costs are imports.
+"""A fork server for ``zq``, because imports are most of the cost of a run.
 
-``Launcher.command`` and the arguments of ``zq`` are a command that passes them, its environment, its folder and its
+``Launcher.command`` and the arguments of ``zq`` form a command that passes them, its environment, its folder and its
 standard streams to that process (see ``stub``). The forked process differs from ``zq``: ``/proc`` shows another command
-line, it has a session of its own, and if the command is killed with SIGKILL, the forked process dies a moment later.
+line, the process has its own session, and if the command is killed with SIGKILL, the forked process dies a moment
+later.
 """
 
 import atexit
@@ -34,7 +35,7 @@ class Launcher:
 
     def __init__(self, folder: Path) -> None:
         self._address = str(folder / "launcher")
-        # Without site-packages Python starts within some milliseconds.
+        # Without site-packages Python starts within a few milliseconds.
         self.command = [sys.executable, "-ISE", stub.__file__, self._address]
 
     def __enter__(self) -> "Launcher":
@@ -69,7 +70,7 @@ def serve(address: str) -> None:
 
 
 def keep(connection: socket.socket) -> NoReturn:
-    """Fork a run, forward the signals that the command gets, and send it the status in the end."""
+    """Fork a run, forward the signals that the command receives, and send back the exit status."""
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     order = json.loads(connection.recv(*struct.unpack("!I", head), socket.MSG_WAITALL))
     pid = os.fork()
@@ -83,7 +84,7 @@ def keep(connection: socket.socket) -> NoReturn:
         signals = b""
         with contextlib.suppress(ConnectionError):
             signals = connection.recv(64)
-        for number in signals or [signal.SIGKILL]:  # nothing comes from a command that was killed
+        for number in signals or [signal.SIGKILL]:  # EOF means that the command was killed
             os.kill(pid, number)
     with contextlib.suppress(BrokenPipeError):
         connection.send(struct.pack("!i", os.waitpid(pid, 0)[1]))
@@ -121,12 +122,12 @@ def run(order: dict[str, Any], streams: list[int]) -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError:
-        code = 120  # as Python ends
+        code = 120  # Python's exit code if flushing fails
     os._exit(code)
 
 
 def opened(number: int, streams: list[int]) -> Any:
-    """Return a standard stream as Python opens it at its start."""
+    """Return a standard stream in the form in which Python opens it at startup."""
     if number not in streams:
         return None
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -ISE stub.py ADDRESS WORDS``: a run of ``zq WORDS`` by the launcher at this address; see ``launcher``."""
+"""A program that runs ``zq WORDS`` through a launcher: ``python -ISE stub.py ADDRESS WORDS``; see ``launcher``."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(address: str, words: list[str]) -> None:
-    """Hand the arguments, the environment, the folder and the streams over, and end as the forked process ends."""
+    """Pass the arguments, the environment, the folder and the streams, and exit like the forked process."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     ignored = [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]

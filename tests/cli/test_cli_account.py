@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of the command line: login, logout and who one is; the project's tokens, and what it may use."""
+"""``zq login``, ``logout`` and ``whoami``, the project's tokens, its quota, and shared URLs."""
 
 import contextlib
 import os
@@ -20,21 +20,21 @@ from zq.testing import Server, server
 
 @pytest.fixture
 def guarded() -> Iterator[Server]:
-    """A server that requires tokens."""
+    """Start a server that requires tokens."""
     with server(auth_strategy="token") as running:
         yield running
 
 
 @pytest.fixture
 def asking(guarded: Server, tmp_path: Path, launcher: Launcher) -> Zq:
-    """The command line with the server's URL and without a project."""
+    """Return a command line with the server's URL and without a project."""
     zq = Zq(guarded.url, tmp_path / "config", launcher)
     zq.env["ZQ_PROJECT"] = ""
     return zq
 
 
 def log_in(zq: Zq, token: str) -> Path:
-    """Log in; the file with the token."""
+    """Log in and return the token file."""
     done = zq.run("login", given=f"{token}\n")
     file = Path(zq.env["XDG_CONFIG_HOME"], "zq", "config.tokens")
     assert (done.exit_code, done.stdout) == (0, ""), done.output
@@ -43,7 +43,7 @@ def log_in(zq: Zq, token: str) -> Path:
 
 
 def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
-    """No project is set, since the token has one; the file is its owner's alone, and not the configuration."""
+    """A login needs no project, because the token has one; only the owner can read the token file."""
     assert asking.refused(2, "post", "jobs", "1").startswith("No project is set")
     token = guarded.token("acme")
     file = log_in(asking, token)
@@ -64,7 +64,7 @@ def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
 
 
 def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(asking: Zq, guarded: Server) -> None:
-    """The id of a token that was revoked may be any text."""
+    """A caller can revoke a token with any text as its id, and the audit records that text."""
     log_in(asking, guarded.token("acme"))
     asking("token", "revoke", "\u009b2J\x07mine")
     (entry,) = wait_for(lambda: asking("audit"), 60, "an entry")
@@ -74,8 +74,8 @@ def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(ask
     assert not {"\u009b", "\x07"} & set(shown)
 
 
-def test_what_is_no_valid_token_is_not_stored(asking: Zq) -> None:
-    """The server's sentence, and the code of a caller who may not."""
+def test_invalid_token_is_not_stored(asking: Zq) -> None:
+    """The command prints the server's message and exits with the code for rejected credentials."""
     done = asking.run("login", given="zq_wrong-secret\n")
     assert (done.exit_code, done.stderr) == (5, "zq: The credential is not valid.\n")
     assert asking.run("login", given="\n").exit_code == 2
@@ -97,7 +97,7 @@ def test_a_file_of_logins_that_others_can_read_is_not_used(asking: Zq, guarded: 
 
 
 def test_tokens_are_made_shown_rotated_and_revoked(asking: Zq, guarded: Server) -> None:
-    """A secret is shown once; what is made never exceeds its maker."""
+    """A secret is shown once, and a token cannot grant more than its creator has."""
     log_in(asking, guarded.token("acme"))
     (made,) = asking("token", "create", "--name", "shop", "--scope", "produce:queue/orders", "--days", "7")
     assert (made["name"], made["scopes"], made["roles"]) == ("shop", ["produce:queue/orders"], ["member"])
@@ -130,8 +130,8 @@ def test_the_quota_is_a_table_with_limits_and_use(asking: Zq, guarded: Server) -
     assert asking.run("--table", "quota").stdout.splitlines()[0].split() == ["name", "limit", "used"]
 
 
-def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
-    """The work is done all the same; standard output has results only."""
+def test_rate_limited_command_prints_one_notice_and_waits(tmp_path: Path) -> None:
+    """All requests succeed after a wait, and standard output has only results."""
     with server(auth_strategy="token", quota={"requests": 1}) as bounded:
         zq = Zq(bounded.url, tmp_path)
         zq.env |= {"ZQ_TOKEN": bounded.token(zq.project)}
@@ -144,7 +144,7 @@ def test_who_is_too_fast_is_told_once_and_waits(tmp_path: Path) -> None:
 
 
 def test_a_queue_is_shared_until_that_is_revoked(zq: Zq) -> None:
-    """What is shown is what is to be sent along."""
+    """The output contains the headers that a client has to send."""
     (given,) = zq("share", "orders", "--method", "GET", "--method", "POST", "--path", "claims")
     assert (given["methods"], given["paths"]) == (["GET", "POST"], ["/v2/queues/orders/claims"])
     headers = {
@@ -168,7 +168,7 @@ def test_a_queue_is_shared_until_that_is_revoked(zq: Zq) -> None:
 
 
 class Terminal:
-    """``zq login`` on a terminal of its own; what it ``shown`` there."""
+    """``zq login`` on a new terminal, and the text that was ``shown`` there."""
 
     def __init__(self, zq: Zq) -> None:
         self._theirs, ours = pty.openpty()
@@ -178,14 +178,14 @@ class Terminal:
         self._asked = 0
 
     def answer(self, given: bytes) -> None:
-        """Type this when the token is asked for, once more than before."""
+        """Wait for the next token prompt and type the answer."""
         self._asked += 1
-        while self.shown.count(b"Token: ") < self._asked:  # its blank comes when the echo is off
+        while self.shown.count(b"Token: ") < self._asked:  # the blank follows when the echo is off
             self.shown += os.read(self._theirs, 4096)
         os.write(self._theirs, given)
 
     def ended(self) -> int:
-        """The exit code."""
+        """Wait for the end of the run and return the exit code."""
         with self.run, contextlib.suppress(OSError):  # the other end is closed
             while piece := os.read(self._theirs, 4096):
                 self.shown += piece
@@ -194,7 +194,7 @@ class Terminal:
 
 
 def test_a_token_is_asked_for_without_an_echo(asking: Zq, guarded: Server) -> None:
-    """On a terminal it is never shown."""
+    """The token is never shown on the terminal."""
     token, terminal = guarded.token("acme"), Terminal(asking)
     terminal.answer(token.encode() + b"\n")
     assert terminal.ended() == 0, terminal.shown
@@ -203,7 +203,7 @@ def test_a_token_is_asked_for_without_an_echo(asking: Zq, guarded: Server) -> No
 
 
 def test_an_empty_answer_on_a_terminal_stores_nothing(asking: Zq) -> None:
-    """The token is asked for again; blanks alone are none, and the end of the input ends it."""
+    """The prompt is repeated after an empty line; blanks are not a token, and end of input ends the command."""
     blanks, ending = Terminal(asking), Terminal(asking)
     blanks.answer(b"\n")
     blanks.answer(b"  \n")

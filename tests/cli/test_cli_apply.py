@@ -55,7 +55,7 @@ DEAD = (
 
 
 class Team(Zq):
-    """The command line with a token of a project of its own."""
+    """The command line with its own project and a token for it."""
 
     def __init__(self, url: str, folder: Path, launcher: Launcher, **rights: Any) -> None:
         super().__init__(url, folder, launcher)
@@ -65,7 +65,7 @@ class Team(Zq):
         return Client(self.env["ZQ_URL"], self.project, token=self.env["ZQ_TOKEN"])
 
     def wait_for_a_delivery(self) -> None:
-        """Wait until a message is on its way to a subscriber."""
+        """Wait until a delivery to a subscriber is pending."""
         with self.client() as client:
             wait_for(lambda: any(each.waiting for each in client.subscriptions()), 30, "a waiting delivery")
 
@@ -83,7 +83,7 @@ def make_token(url: str, project: str, **rights: Any) -> str:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
-    """A server with tokens, quotas and pools."""
+    """Start a server with tokens, quotas and pools."""
     file = tmp_path_factory.mktemp("bootstrap") / "token"
     file.write_text(ADMIN)
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
@@ -106,7 +106,7 @@ def dead(queue: str) -> str:
 
 
 def apply(zq: Zq, text: str, *options: str, code: int = 0) -> tuple[list[str], list[str]]:
-    """Apply a file, and return the lines of standard output and of standard error."""
+    """Apply a file, and return the lines of standard output and standard error."""
     result = zq.run("apply", "-f", "-", *options, given=text if text.startswith("version") else f"version: 1\n{text}")
     assert result.exit_code == code, result.output
     return result.stdout.splitlines(), [line.removeprefix("zq: ") for line in result.stderr.splitlines()]
@@ -177,7 +177,7 @@ tokens: {{shop: {{scopes: ["produce:orders"], days: 30}}}}
 
 
 def test_drift_is_found_and_mended(zq: Zq) -> None:
-    """A pause is an operator's, so it is kept unless the file names it."""
+    """Only the pause stays, because an operator sets a pause; a file changes a pause only if it names one."""
     assert apply(zq, DEAD)[0][-1] == "2 created, 0 changed, 0 deleted."
     zq("queue", "set", "orders", "_max_claim_count=7", "colour=red", "--unset", "owner")
     zq("queue", "pause", "orders")
@@ -237,7 +237,7 @@ def test_subscriptions_are_compared_by_their_subscriber(team: Team) -> None:
 
 
 def test_a_prune_deletes_only_objects_of_declared_sections_and_no_messages(team: Team) -> None:
-    """The target of a declared queue's dead letters, and the caller's own token, are kept."""
+    """A prune keeps the dead-letter queue of a declared queue and the caller's own token."""
     for name in ("old", "empty", "orders.dead"):
         team("queue", "create", name)
     team("post", "old", "1")
@@ -440,7 +440,7 @@ def test_the_chain_of_dead_letter_queues_of_a_kept_queue_is_kept(zq: Zq) -> None
 
 
 def test_many_queues_are_ordered_and_checked_in_time() -> None:
-    """A chain takes linear time, and a file of misspelled names only as many searches as errors are shown."""
+    """Ordering a chain takes linear time, and misspelled names are searched only for the errors that are shown."""
     names = [f"q{number}" for number in range(6000)]
     chain = {name: Resource({"_dead_letter_queue": target}) for name, target in pairwise(names)}
     assert targets_first(chain, chain) == names[-2::-1]
@@ -622,7 +622,7 @@ def test_all_errors_of_a_file_are_shown_at_once(zq: Zq) -> None:
 def test_a_file_can_be_applied_again_after_a_kill_at_any_moment(
     deployment: ZqServer, tmp_path: Path, launcher: Launcher
 ) -> None:
-    """After the first, eighth, … change. The final state is always the same."""
+    """The final state is the same after kills at the first, eighth and fourteenth change."""
     names = [f"q{number}" for number in range(8)]
     queues = ", ".join(f"{name}: {{settings: {{_dead_letter_queue: dead, owner: {name}}}}}" for name in names)
     subscriptions = ", ".join(f"{{queue: {name}, subscriber: '{HOOK}', ttl: 600}}" for name in names[:3])
@@ -654,7 +654,7 @@ def test_a_file_can_be_applied_again_after_a_kill_at_any_moment(
 
 
 def test_a_subscription_of_a_deleted_queue_is_not_exported(team: Team) -> None:
-    """It would create the queue again."""
+    """Its export would create the queue again."""
     apply(team, f"queues: {{orders: }}\nsubscriptions: [{{queue: orders, subscriber: '{HOOK}', ttl: 600}}]")
     team("queue", "delete", "orders")
     exported = team.run("export", "--settings")
@@ -665,7 +665,7 @@ def test_a_subscription_of_a_deleted_queue_is_not_exported(team: Team) -> None:
 def test_a_token_for_queues_and_topics_suffices_for_their_sections(
     deployment: ZqServer, tmp_path: Path, launcher: Launcher
 ) -> None:
-    """Also to prune. A narrower token sees only its own names."""
+    """The token can also prune. A narrower token sees only the names that it covers."""
     team = Team(deployment.url, tmp_path, launcher, scopes=["manage+observe+produce:**"])
     text = f"{DEAD}\ntopics: {{news: }}\nsubscriptions: [{{queue: orders, subscriber: '{HOOK}', ttl: 600}}]"
     assert apply(team, text, "--prune")[0][-1] == "4 created, 0 changed, 0 deleted."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq canary`` against a real server: what it counts, what it exports, and what it finds."""
+"""``zq canary`` against a real server: its counts, its exported metrics, and the losses that it detects."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ QUICK = ("--queue", "canary", "--interval", "0.05")
 
 @contextmanager
 def started(zq: Zq, *words: str, code: int = 0) -> Iterator[tuple[Process, list[Any]]]:
-    """A canary, and the lines that it has printed when the block ends. In the block, it runs."""
+    """Run a canary in the block, and yield the process and a list that has the printed lines afterwards."""
     lines: list[Any] = []
     with zq.start("canary", *QUICK, *words) as process:
         yield process, lines
@@ -33,7 +33,7 @@ def started(zq: Zq, *words: str, code: int = 0) -> Iterator[tuple[Process, list[
 
 
 def metric(port: int, name: str) -> float:
-    """The value of a metric; -1 if it cannot be read."""
+    """Return the value of a metric, or -1 if the metric cannot be read."""
     with suppress(Exception):
         page = ask(f"http://127.0.0.1:{port}", "GET", "/metrics").body.decode()
         return next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name} "))
@@ -50,7 +50,7 @@ def test_a_canary_of_a_sound_server_finds_no_loss(zq: Zq) -> None:
 
 
 def test_a_canary_finds_what_another_consumer_deletes(zq: Zq) -> None:
-    """The consumer stands for a server that loses acknowledged messages."""
+    """The other consumer simulates a server that loses acknowledged messages."""
     ledger = Ledger(0.5)
     with (
         Client(zq.env["ZQ_URL"], project=zq.project) as client,
@@ -96,20 +96,20 @@ def test_a_canary_survives_an_outage_and_errors_of_the_server(zq: Zq, running: Z
 
 
 def posted(ledger: Ledger, now: float) -> int:
-    """The number of a message that the server acknowledges at once."""
+    """Record a message that the server acknowledges immediately, and return its number."""
     number = ledger.begin(now)
     ledger.acknowledge(number, now)
     return number
 
 
 def claim_each_second(ledger: Ledger, begin: int, end: int) -> None:
-    """Claims that find no message, from one moment to another."""
+    """Record claims without messages, one in each second from `begin` to `end`."""
     for now in range(begin, end + 1):
         ledger.record_claim([], now)
 
 
 def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
-    """The message is delivered again after its claim, which the canary expects."""
+    """The canary expects a redelivery after the claim if the deletion has failed."""
     ledger = Ledger(10)
     number = ledger.begin(0.0)
     assert ledger.record_claim([number], 1.0) == [1.0]
@@ -121,7 +121,7 @@ def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
 
 
 def test_a_redelivery_after_the_patience_is_a_duplicate() -> None:
-    """The server may have deleted the message although the deletion has failed."""
+    """The server may have deleted the message although the deletion seemed to fail."""
     ledger = Ledger(10)
     number = posted(ledger, 0.0)
     ledger.record_claim([number], 0.0)
@@ -133,7 +133,7 @@ def test_a_redelivery_after_the_patience_is_a_duplicate() -> None:
 
 
 def test_a_lost_message_may_arrive_late() -> None:
-    """It no longer counts as missing. A message whose post has failed is not lost, whether it arrives or not."""
+    """A late message no longer counts as missing. A message whose post failed never counts as lost."""
     ledger = Ledger(10)
     first = posted(ledger, 0.0)
     ledger.fail(ledger.begin(0.0), 0.0)
@@ -146,7 +146,7 @@ def test_a_lost_message_may_arrive_late() -> None:
 
 
 def test_failed_claims_do_not_hide_a_loss() -> None:
-    """Nothing is delivered in ten hours. In every 100 seconds, no claim succeeds for 10 seconds."""
+    """No message is delivered in ten hours, and of every 100 seconds the claims of the first 10 fail."""
     ledger = Ledger(120)
     for now in range(36_000):
         posted(ledger, now)
@@ -157,7 +157,7 @@ def test_failed_claims_do_not_hide_a_loss() -> None:
 
 
 def test_an_outage_does_not_consume_patience() -> None:
-    """A pause of any length counts as three seconds."""
+    """A pause between claims counts as at most three seconds."""
     ledger = Ledger(10)
     ledger.record_claim([], 0.0)
     posted(ledger, 0.0)
@@ -176,7 +176,7 @@ def test_a_claim_that_ends_a_pause_loses_no_message_that_it_delivers() -> None:
 
 @pytest.mark.parametrize(("age", "expired"), [(TTL - EXPIRY_MARGIN, 0), (TTL, 0), (TTL + 2 * EXPIRY_MARGIN, 1)])
 def test_a_message_that_expires_in_an_outage_is_not_lost(age: int, expired: int) -> None:
-    """A failed post counts neither way."""
+    """A failed post counts as neither lost nor expired."""
     ledger = Ledger(10)
     ledger.record_claim([], 0.0)
     number = posted(ledger, 0.0)
@@ -189,7 +189,7 @@ def test_a_message_that_expires_in_an_outage_is_not_lost(age: int, expired: int)
 
 
 def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
-    """The command ends, and the message is ready again."""
+    """The command exits, and the message is ready again."""
     zq("post", "canary", "work")
     refusal = zq.run("canary", *QUICK, "--duration", "30")
     assert refusal.exit_code == 4
@@ -214,7 +214,7 @@ def test_a_loss_has_its_own_exit_code(zq: Zq, monkeypatch: pytest.MonkeyPatch) -
     ("run", "age", "is_foreign"), [("own", 0, False), ("other", 10, False), ("other", 8, False), ("other", 7, True)]
 )
 def test_a_younger_message_of_another_canary_is_foreign(run: str, age: int, is_foreign: bool) -> None:
-    """An older one is of an earlier run. The age is a rounded number."""
+    """An older message is from an earlier run. The age is rounded."""
     message = Message(id="1", href="", ttl=TTL, age=age, raw=Raw(json.dumps({"canary": run, "number": 1}).encode()))
     assert bool(describe_foreign(message, "own", 10.0)) is is_foreign
 
@@ -228,7 +228,7 @@ def test_one_of_two_canaries_on_a_queue_ends(zq: Zq) -> None:
 
 
 def test_the_first_minute_leaves_messages_of_an_earlier_run(zq: Zq) -> None:
-    """The run may have not ended."""
+    """The earlier run may still be active."""
     zq("post", "canary", '{"canary": "earlier", "number": 1}')
     (line,) = zq("canary", *QUICK, "--duration", "0.5")
     assert line["posted"] == line["received"] > 1

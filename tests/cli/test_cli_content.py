@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post`` reads pipes unasked, gzip by its content, and CSV."""
+"""``zq post`` with pipes without "-", gzip detected by content, and CSV."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ LINES = 20_000
 
 
 def stored(zq: Zq, queue: str = "jobs") -> list[Any]:
-    """Nothing where there is no queue yet."""
+    """Return the bodies of the queue; an empty list if the queue does not exist."""
     result = zq.run("list", queue, "--limit", "0")
     assert result.exit_code in (0, 3), result.output
     return [json.loads(line)["body"] for line in result.stdout.splitlines()]
@@ -62,7 +62,7 @@ def test_a_pipe_and_a_redirected_file_need_no_dash(zq: Zq, tmp_path: Path) -> No
 
 
 def test_empty_standard_input_is_an_error_and_posts_nothing(zq: Zq) -> None:
-    """As from cron: it ends at once, and not as if all were well."""
+    """A cron job has no standard input, so the command must fail immediately instead of appearing successful."""
     for redirect in ("</dev/null", "<&-", "< <(true)", "<<< ''"):
         done = zq.shell(f"zq post jobs {redirect}")
         assert (done.returncode, done.stdout) == (2, ""), redirect
@@ -74,7 +74,7 @@ def test_empty_standard_input_is_an_error_and_posts_nothing(zq: Zq) -> None:
 
 
 def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
-    """It would look as if the program hung; the sentence says what to give."""
+    """Reading the terminal would look like a hang; the error names the ways to give a body."""
     there, here = pty.openpty()
     with zq.start("post", "jobs", stdin=here) as process:
         _, stderr = process.communicate(timeout=60)
@@ -85,7 +85,7 @@ def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
 
 
 def test_a_silent_pipe_is_mentioned(zq: Zq) -> None:
-    """BODY may have been forgotten where standard input is open; "-" says that it was not."""
+    """The user may have forgotten BODY; "-" suppresses the message."""
     with zq.start("post", "jobs", stdin=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert "Waiting for lines on standard input" in process.stderr.readline()
@@ -95,7 +95,7 @@ def test_a_silent_pipe_is_mentioned(zq: Zq) -> None:
 
 
 def test_a_file_that_is_gzip_is_inflated_whatever_its_name(zq: Zq, tmp_path: Path) -> None:
-    """Several streams in one file are one content, as for gzip itself, and zeros behind them are none."""
+    """Concatenated gzip streams are one content, and trailing zeros are ignored, as in gzip."""
     file = tmp_path / "events.ndjson"
     file.write_bytes(gzip.compress(b"1\n2") + gzip.compress(b"3\n") + gzip.compress(b"") + b"\0" * 512)
     assert zq("post", "jobs", "--file", str(file))[0]["stored"] == 2
@@ -107,7 +107,7 @@ def test_a_file_that_is_gzip_is_inflated_whatever_its_name(zq: Zq, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_post_of_gzip_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
-    """What is noted are lines and offsets of the content."""
+    """The resume file has lines and offsets of the uncompressed content."""
     file = tmp_path / "events.ndjson.gz"
     file.write_bytes(gzip.compress(numbers(LINES)))
     zq("queue", "create", "jobs")
@@ -122,7 +122,7 @@ def test_a_post_of_gzip_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq
 
 
 def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: Zq, tmp_path: Path) -> None:
-    """The line in which it ends is not taken for a whole one."""
+    """The incomplete last line is not posted."""
     file, whole = tmp_path / "events.ndjson.gz", gzip.compress(numbers(3000))
     file.write_bytes(whole[: len(whole) // 2])
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
@@ -137,13 +137,13 @@ def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: 
 
 @pytest.mark.parametrize("behind", [b"rubbish", gzip.compress(b"3\n")[:-8] + bytes(8)], ids=["rubbish", "checksum"])
 def test_damaged_gzip_is_an_error(behind: bytes) -> None:
-    """Also behind what is whole."""
+    """Damage after a complete gzip stream is an error, too."""
     with pytest.raises(InvalidInput, match="gzip data is damaged"):
         bodies(iter([gzip.compress(b"1\n2\n") + behind]), InputFormat())
 
 
 def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
-    """What the producer has flushed is stored while it goes on; then it breaks off, with an error."""
+    """Lines are stored as soon as the producer flushes them; a truncated stream is an error."""
     packer = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
     there, here = os.pipe()
     with zq.start("post", "jobs", stdin=there) as process:
@@ -157,7 +157,7 @@ def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
 
 
 def test_inflating_takes_bounded_memory() -> None:
-    """However much comes out of a small file; a line that does not end is refused."""
+    """A small file may expand to any size; a line without an end is rejected."""
     packed = gzip.compress(bytes(PIECE_SIZE * 100))
     assert max(len(piece or b"") for piece in decompress(iter([packed]))) <= PIECE_SIZE
     with pytest.raises(InvalidInput, match=f"more than {MAX_LINE:,} bytes"):
@@ -166,7 +166,7 @@ def test_inflating_takes_bounded_memory() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])
 def test_where_pieces_end_makes_no_difference(size: int) -> None:
-    """Nor do looks between them that find nothing."""
+    """Pieces of any size, and empty reads between them, give the same bodies."""
     plain = b'\xef\xbb\xbf1\n\n"\xc3\xa4"\n3'
 
     def cut(content: bytes) -> Iterator[bytes | None]:
@@ -184,7 +184,7 @@ def test_where_pieces_end_makes_no_difference(size: int) -> None:
 
 
 def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
-    """By the file's name, or as it is asked for; as texts where that is asked for."""
+    """A file name or an option selects CSV; ``--text`` posts the lines as text."""
     file = tmp_path / "orders.csv"
     file.write_text('item,note\nlamp,"two\nlines"\n007,\n')
     wanted = [{"item": "lamp", "note": "two\nlines"}, {"item": "007", "note": ""}]
@@ -208,7 +208,7 @@ def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: Path, row: str, sentence: str) -> None:
-    """What stands before it is stored; the header counts when it goes on."""
+    """The rows before the bad row are stored, and the resume file covers the header."""
     file = tmp_path / "orders.csv"
     file.write_text(f'a,b\n1,"2\n2"\n{row}\n')
     said = zq.refused(4, "post", "jobs", "--file", str(file))
@@ -220,7 +220,7 @@ def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: 
 
 
 def test_a_header_that_names_a_field_twice_is_refused(zq: Zq, tmp_path: Path) -> None:
-    """One of the two would be lost."""
+    """One of the two values would be lost."""
     file = tmp_path / "orders.csv"
     file.write_text("a,b,a\n1,2,3\n")
     assert zq.refused(4, "post", "jobs", "--file", str(file)) == (
@@ -229,7 +229,7 @@ def test_a_header_that_names_a_field_twice_is_refused(zq: Zq, tmp_path: Path) ->
 
 
 def test_options_of_csv_are_for_csv(zq: Zq, tmp_path: Path) -> None:
-    """What contradicts itself is refused before anything is read."""
+    """Contradictory options are rejected before any input is read."""
     assert "either --text or --csv" in zq.refused(2, "post", "jobs", "-", "--text", "--csv")
     assert "--delimiter requires --csv" in zq.refused(2, "post", "jobs", "-", "--delimiter", ";")
     assert "--csv requires --file or standard input" in zq.refused(2, "post", "jobs", "1", "--csv")
@@ -237,7 +237,7 @@ def test_options_of_csv_are_for_csv(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq, tmp_path: Path) -> None:
-    """The next command may be another one, as with --text."""
+    """The user may run another command next, such as with --text."""
     file = tmp_path / "pretty.json"
     file.write_text('{\n  "a": 1\n}\n')
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
@@ -248,7 +248,7 @@ def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq,
 
 @pytest.mark.parametrize(("error", "kept"), [(Unavailable("away"), True), (NotFound("gone"), False)])
 def test_the_resume_file_stays_where_something_may_be_stored(tmp_path: Path, error: Exception, kept: bool) -> None:
-    """The server knows its keys, when the same command is run again."""
+    """The repeated command needs the same idempotency keys, because the server may have stored messages."""
     file = tmp_path / "events.ndjson"
     file.write_text("1\n")
 
@@ -264,6 +264,6 @@ def test_the_resume_file_stays_where_something_may_be_stored(tmp_path: Path, err
     attempt()
     assert resume_path(file).exists() == kept
     if kept:
-        error = NotFound("gone")  # which is sure only of the second attempt
+        error = NotFound("gone")  # NotFound is certain only about the second attempt
         attempt()
         assert resume_path(file).exists()

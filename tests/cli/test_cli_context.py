@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq context``: a newcomer makes a profile, chooses another one, and sees where each value comes from."""
+"""``zq context``: creating and selecting profiles, and the source of each value."""
 
 import os
 import stat
@@ -25,7 +25,7 @@ url = "http://localhost:2"
 
 @pytest.fixture
 def bare(zq: Zq) -> Zq:
-    """Nothing in the environment but where the file is."""
+    """Return a command line without URL and project in the environment."""
     zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
     return zq
 
@@ -37,20 +37,20 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(path: Path) -> Path:
-    """A file that was written by hand."""
+    """Write a configuration file like a user would."""
     path.parent.mkdir()
     path.write_text(FILE)
     return path
 
 
 def origins(zq: Zq, *words: str, **env: str) -> dict[str, tuple[str | None, str | None]]:
-    """Each value that is in force, and where it comes from."""
+    """Return the value and the source of each setting."""
     zq.env |= env
     return {row["name"]: (row["value"], row["from"]) for row in zq("context", "show", *words)}
 
 
 def test_the_first_profile_is_made_and_used_without_an_editor(zq: Zq, path: Path) -> None:
-    """It is in force at once; only its owner can read the file, whatever the umask."""
+    """The profile is active immediately, and only the owner can read the file, whatever the umask."""
     url, project = zq.env["ZQ_URL"], zq.project
     zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
     assert "No project is set" in zq.refused(2, "queue", "list")
@@ -67,7 +67,7 @@ def test_the_first_profile_is_made_and_used_without_an_editor(zq: Zq, path: Path
 
 
 def test_use_changes_one_line_and_keeps_all_others(bare: Zq, file: Path) -> None:
-    """Comments, too; a file that others could read is closed to them."""
+    """Comments are kept, and a file that other users can read becomes private."""
     assert bare("context", "use", "lab")[0]["in_force"] is True
     assert file.read_text() == FILE.replace('profile = "work"', 'profile = "lab"')
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -76,7 +76,7 @@ def test_use_changes_one_line_and_keeps_all_others(bare: Zq, file: Path) -> None
 
 
 def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
-    """Of the profile named alone; an empty value removes; what could not be used is refused."""
+    """Only the named profile changes; an empty value removes a member; an unusable value is rejected."""
     bare("context", "set", "work", "url=http://localhost:3", "project=")
     text = file.read_text()
     assert 'url = "http://localhost:3"  # the old one' in text
@@ -92,7 +92,7 @@ def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
 
 
 def test_show_names_the_origin_of_each_value(bare: Zq, file: Path) -> None:
-    """Flag, environment, profile or default, in this order."""
+    """A flag overrides the environment, then the profile, then the default."""
     found = origins(bare)
     assert found["config"] == (str(file), "default")
     assert found["profile"] == ("work", "config")
@@ -111,7 +111,7 @@ def test_show_names_the_origin_of_each_value(bare: Zq, file: Path) -> None:
 
 
 def test_a_profile_of_the_environment_wins_and_that_is_said(bare: Zq, file: Path) -> None:
-    """Else ``use`` would seem to do nothing."""
+    """Without the message ``use`` would seem to have no effect."""
     result = bare.run("context", "use", "lab", ZQ_PROFILE="work")
     assert (result.exit_code, result.stderr) == (0, "zq: ZQ_PROFILE selects work, which overrides the file.\n")
     assert '"in_force":false' in result.stdout
@@ -119,7 +119,7 @@ def test_a_profile_of_the_environment_wins_and_that_is_said(bare: Zq, file: Path
 
 
 def test_no_command_shows_a_whole_token_or_a_password(bare: Zq, file: Path) -> None:
-    """Of a long token the end, so that it can be recognised."""
+    """The end of a long token is shown, so that the user can recognise it."""
     bare.run("context", "set", "lab", "token=-", given=f"{TOKEN}\n")
     assert f'token = "{TOKEN}"' in file.read_text()
     for words in (["list"], ["show"], ["show", "lab"], ["use", "work"], ["set", "lab", "project=x"]):
@@ -133,7 +133,7 @@ def test_no_command_shows_a_whole_token_or_a_password(bare: Zq, file: Path) -> N
 
 
 def test_a_file_that_is_linked_stays_a_link(bare: Zq, path: Path, tmp_path: Path) -> None:
-    """As those do that keep their settings elsewhere."""
+    """Users keep their dotfiles in another folder and link to them."""
     real = tmp_path / "dotfiles.toml"
     real.write_text(FILE)
     path.parent.mkdir()

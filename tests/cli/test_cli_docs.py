@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/cli.md``: its exit codes are those of the program, its samples are run, and everything has help."""
+"""``api-ref/cli.md``: its exit codes match the program, its samples run, and every command has help."""
 
 import os
 import re
@@ -30,12 +30,12 @@ def commands(group: click.Group) -> Iterator[click.Command]:
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:
-    """In a table of their own."""
+    """The page has the table of exit codes that the program generates."""
     assert f"\n## Exit codes\n\n{exit_codes()}" in PAGE
 
 
 def test_the_site_has_the_help_of_each_command() -> None:
-    """In place of one line of the page."""
+    """The help of all commands replaces a placeholder line of the page."""
     page = with_commands(PAGE)
     paths = re.findall(r"^### (zq.*)$", page, re.MULTILINE)
     assert len(paths) == len(list(commands(cli))) + 1
@@ -43,7 +43,6 @@ def test_the_site_has_the_help_of_each_command() -> None:
 
 
 def test_every_command_and_option_has_help() -> None:
-    """A sentence each."""
     found = list(commands(cli))
     assert len(found) > 30
     assert [command.name for command in found if not command.help] == []
@@ -58,7 +57,7 @@ def test_every_command_and_option_has_help() -> None:
 
 @pytest.mark.ability("grep")
 def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
-    """From top to bottom, in one shell that stops at the first failure; ``zq`` is forked by the launcher."""
+    """The samples run in order in one shell that stops at the first failure; the launcher forks ``zq``."""
     lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])
     lines = lines.replace("ZQ_PROJECT=acme", f"ZQ_PROJECT={zq.project}").replace("copy", f"{zq.project}-copy")
     env = environment(tmp_path, f"{zq.installed()}{os.pathsep}{INSTALLED}{os.pathsep}{os.environ['PATH']}")
@@ -70,7 +69,7 @@ def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_the_workflow_of_the_page_applies_its_file(zq: Zq, tmp_path: Path) -> None:
-    """Without the sections that need an administrator or another host. A second run changes nothing."""
+    """The test omits the sections that need an administrator or another host. A second run changes nothing."""
     text, workflow = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     read_declaration(text.encode(), Limits())
     declared = {name: entry for name, entry in yaml.safe_load(text).items() if name in ("version", "queues", "topics")}

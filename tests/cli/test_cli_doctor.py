@@ -33,7 +33,7 @@ def by_check(lines: list[dict[str, str]]) -> dict[str, Result]:
 
 
 def test_a_sound_server_has_no_warnings_and_no_queue_stays(zq: Zq) -> None:
-    """A pipe gets JSON lines."""
+    """Standard output has JSON lines if it is a pipe."""
     results = by_check(zq("doctor"))
     assert [*results] == NAMES
     assert {name: result.status for name, result in results.items() if result.status != "ok"} == {
@@ -154,7 +154,7 @@ def check(url: str) -> dict[str, Result]:
 def test_a_fault_of_the_server_is_found(
     site: Site, responses: dict[str, Response], name: str, path: str, response: Response, status: str
 ) -> None:
-    """Checks without a response of the stub are skipped."""
+    """Checks for which the stub has no response are skipped."""
     responses[path] = response
     result = check(site.url)[name]
     assert result.status == status, result
@@ -185,7 +185,7 @@ def test_a_credential_is_judged_by_its_expiry(
 
 
 def check_with_token(*scopes: str) -> dict[str, Result]:
-    """Return the results for a real server and a token with the scopes; without scopes, for a rejected token."""
+    """Return the results of a real server for a token with the scopes; without scopes, for an invalid token."""
     with server(auth_strategy="token") as running:
         token = running.token("acme", scopes=[*scopes]) if scopes else "zq_wrong"
         with Client(running.url, token=token, retries=Retries(attempts=1)) as client:
@@ -193,7 +193,7 @@ def check_with_token(*scopes: str) -> dict[str, Result]:
 
 
 def test_a_token_without_a_scope_skips_the_message() -> None:
-    """The scopes are in the finding, and what the token does not allow is skipped."""
+    """The finding lists the abilities, and checks that the token does not allow are skipped."""
     results = check_with_token("produce:orders")
     assert results["permissions"].found == "The caller may post."
     assert results["message"].status == "skip"
@@ -202,7 +202,7 @@ def test_a_token_without_a_scope_skips_the_message() -> None:
 
 
 def test_a_token_for_certain_queues_skips_the_message() -> None:
-    """The token has every ability, but not for the temporary queue."""
+    """The token has every ability, but only for other queues than the temporary one."""
     results = check_with_token("produce+consume+observe+manage:orders")
     assert results["message"].status == "skip"
     assert {result.status for result in results.values()} <= {"ok", "skip"}
@@ -215,7 +215,7 @@ def test_a_rejected_token_is_a_failure() -> None:
 
 
 def test_a_message_that_cannot_be_posted_is_a_failure(site: Site, responses: dict[str, Response]) -> None:
-    """The stub serves no posts."""
+    """The stub rejects posts."""
     responses["/v2/me"] = me(rules=[*doctor.ABILITIES])
     result = check(site.url)["message"]
     assert result.status == "fail"
@@ -223,7 +223,7 @@ def test_a_message_that_cannot_be_posted_is_a_failure(site: Site, responses: dic
 
 
 def test_a_certificate_is_judged_by_its_expiry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is verified like the client verifies it; without TLS, another machine's server is a warning."""
+    """The check verifies the certificate like the client does; a remote server without TLS is a warning."""
     authority = issue(tmp_path, "ca", "CN=authority")
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     for days, status in ((3, "warn"), (90, "ok")):

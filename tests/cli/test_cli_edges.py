@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people type and pipe by mistake: a sentence, an exit code, and never a traceback."""
+"""Typical mistakes in arguments and input: one error message, an exit code, and never a traceback."""
 
 import sys
 from pathlib import Path
@@ -33,24 +33,24 @@ DEEP = "[" * 100_000
     ],
     ids=lambda words: " ".join(words[:3]).encode("ascii", "replace").decode(),
 )
-def test_values_that_nothing_can_hold_are_refused(zq: Zq, words: list[str]) -> None:
-    """Before anything is asked."""
+def test_out_of_range_values_are_refused(zq: Zq, words: list[str]) -> None:
+    """The command is rejected before any request."""
     zq.refused(2, *words)
 
 
-def test_an_environment_that_is_no_text_is_refused(zq: Zq) -> None:
-    """As arguments are."""
+def test_environment_variable_that_is_not_utf8_is_refused(zq: Zq) -> None:
+    """A value from the environment is checked like an argument."""
     assert "is not UTF-8" in zq.refused(2, "queue", "list", ZQ_PROJECT="\udcff")
 
 
 @pytest.mark.parametrize("option", ["--token", "--project"])
-def test_what_no_header_can_hold_is_refused(zq: Zq, option: str) -> None:
-    """It is the command line that is wrong."""
+def test_value_that_is_invalid_in_a_header_is_refused(zq: Zq, option: str) -> None:
+    """The exit code is that of a wrong command line."""
     assert "control character" in zq.refused(2, option, "a\nb", "health")
 
 
 def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
-    """As a body, as a value, as a line of a file, with its number."""
+    """The body, the metadata value and the line of a file are rejected; for a file the message names the line."""
     file = tmp_path / "deep.ndjson"
     file.write_text(f"{DEEP}\n")
     assert "too deep" in zq.refused(4, "post", "jobs", DEEP)
@@ -68,8 +68,8 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
         ("[profiles]\ndefault = 5", "must be strings"),
     ],
 )
-def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:
-    """It is named; a folder cannot be read."""
+def test_malformed_configuration_file_is_refused(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:
+    """The error names the file; a folder cannot be read."""
     file = tmp_path / "config.toml"
     file.write_text(text)
     assert sentence in zq.refused(2, "--config", str(file), "queue", "list")
@@ -77,7 +77,7 @@ def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, t
 
 
 def test_streams_may_be_closed_or_narrow(zq: Zq) -> None:
-    """What is closed is empty; letters that cannot be shown are shown as numbers."""
+    """A closed stream counts as empty, and characters outside the encoding are escaped."""
     zq("post", "jobs", "häh")
     lines = "zq health >&-; zq post jobs - <&-; PYTHONIOENCODING=ascii zq list jobs --table"
     done = zq.shell(lines, "-eu")
@@ -87,7 +87,7 @@ def test_streams_may_be_closed_or_narrow(zq: Zq) -> None:
 
 
 def test_ctrl_c_in_the_first_moment_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the program is still being loaded."""
+    """The signal may arrive while the program is still being loaded."""
 
     def cli() -> None:
         raise KeyboardInterrupt
@@ -98,13 +98,13 @@ def test_ctrl_c_in_the_first_moment_is_no_error(monkeypatch: pytest.MonkeyPatch)
     assert ended.value.code == 130
 
 
-def test_health_has_one_code_for_all_that_is_wrong(zq: Zq) -> None:
-    """Also if something answers that is no zq."""
+def test_health_has_one_exit_code_for_all_failures(zq: Zq) -> None:
+    """A server that is not zq also gives exit code 7."""
     zq.refused(7, "--url", f"{zq.env['ZQ_URL']}/nowhere", "health")
 
 
 def test_a_password_in_the_url_is_never_shown(zq: Zq, tmp_path: Path) -> None:
-    """Neither by -v, nor in a result, nor in the note of a file."""
+    """The password is not in the output of -v, in results, or in the resume file."""
     zq.env["ZQ_URL"] = zq.env["ZQ_URL"].replace("://", "://user:secret@")
     result = zq.run("health", "-v")
     assert result.exit_code == 0
@@ -118,14 +118,14 @@ def test_a_password_in_the_url_is_never_shown(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_tables_do_not_steer_the_terminal(zq: Zq) -> None:
-    """Whatever metadata hold."""
+    """Control characters in metadata are replaced."""
     zq("queue", "create", "jobs", "x=\x1b[2Jgone")
     assert "\x1b" not in zq.run("queue", "show", "jobs", "--table").stdout
     assert replace_controls("a\x9bb\tc\n") == "a�b�c�"
 
 
 def test_ids_are_never_cut_off(zq: Zq) -> None:
-    """On a terminal that is too narrow for them; where there is none, nothing is wrapped."""
+    """Ids are complete on a narrow terminal, and without a terminal lines are not wrapped."""
     zq("post", "jobs", "word " * 15)
     (held,) = zq("claim", "jobs")
     zq("release", "jobs", held["claim"])
@@ -136,8 +136,8 @@ def test_ids_are_never_cut_off(zq: Zq) -> None:
 
 
 @pytest.mark.parametrize("group", [[], ["queue"], ["topic"], ["dlq"], ["pipeline"]])
-def test_a_group_alone_shows_its_help_as_help_is_shown(zq: Zq, group: list[str]) -> None:
-    """The first thing that a newcomer types: lines, sections and examples, not a paragraph."""
+def test_group_without_a_command_shows_its_help(zq: Zq, group: list[str]) -> None:
+    """The help has lines, sections and examples, because new users type this first."""
     done = zq.run(*group)
     assert done.exit_code == 2
     lines = done.stderr.splitlines()

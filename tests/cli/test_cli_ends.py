@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ``zq consume`` ends: after so many messages, with its reader, when its command only fails; and shells."""
+"""``zq consume``: its end after a number of messages, with its reader, or after failures; and shell commands."""
 
 import json
 import os
@@ -21,11 +21,11 @@ from zq.cli.command import find_shell_syntax
 MANY = 2000
 NO_WAIT = ["--until-empty", "--wait", "0"]
 LONG = ["--backoff", "600"]
-"""What is released does not come again, however long a test takes."""
+"""A back-off that is longer than any test, so that released messages are not redelivered."""
 
 
 def piped(zq: Zq, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a line by a shell that ends with the exit code of the last command that failed."""
+    """Run a shell line that exits with the code of the last command that failed."""
     return zq.shell(line, "-o", "pipefail")
 
 
@@ -38,8 +38,8 @@ def numbers(lines: str) -> list[Any]:
     ["head -3", f"{sys.executable} -c 'import sys; [print(input()) for _ in range(3)]'"],
     ids=["head", "python"],
 )
-def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_path: Path, reader: str) -> None:
-    """Each message was shown or is free: none is lost, and none is claimed."""
+def test_messages_not_printed_before_the_reader_exits_are_released(zq: Zq, tmp_path: Path, reader: str) -> None:
+    """Each message was either printed or is ready: no message is lost or claimed."""
     post(zq, MANY)
     done = piped(zq, f"zq consume jobs | {reader}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,8 +47,8 @@ def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_pat
     assert [message["body"] for message in zq("list", "jobs", "--limit", "0")] == list(range(3, MANY))
 
 
-def test_a_reader_that_goes_away_ends_it_though_nothing_more_comes(zq: Zq, tmp_path: Path) -> None:
-    """There is nothing to write, by which it would notice."""
+def test_consume_ends_when_the_reader_exits_and_no_message_arrives(zq: Zq, tmp_path: Path) -> None:
+    """The command notices the closed pipe although it has nothing to write."""
     post(zq, 3)
     done = piped(zq, "zq consume jobs | head -3")
     assert (done.returncode, done.stderr, numbers(done.stdout)) == (0, "", [0, 1, 2])
@@ -57,7 +57,7 @@ def test_a_reader_that_goes_away_ends_it_though_nothing_more_comes(zq: Zq, tmp_p
 
 
 def test_a_reader_that_is_killed_has_shown_what_is_gone(zq: Zq, tmp_path: Path) -> None:
-    """Of lines that are longer than a page, too; the one that it had begun to read comes again."""
+    """Lines that are longer than a page are deleted if they were read completely; a partly read line is redelivered."""
     zq("post", "jobs", "-", "--text", given="".join(f"{number:05}{'x' * 20_000}\n" for number in range(30)))
     done = piped(zq, "zq consume jobs | head -c 150000 >page; true")
     assert done.stderr == ""
@@ -67,8 +67,8 @@ def test_a_reader_that_is_killed_has_shown_what_is_gone(zq: Zq, tmp_path: Path) 
     assert shown - 1 <= 30 - len(left) <= shown
 
 
-def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
-    """A signal ends the wait for a reader that stays away: the message in the pipe is free again, as all others."""
+def test_message_that_no_reader_has_read_is_released(zq: Zq) -> None:
+    """A signal ends the wait for the reader; the message in the pipe and all others are ready again."""
     post(zq, 5)
     with zq.start("consume", "jobs", "--wait", "1") as process:
         assert process.stdout is not None
@@ -82,7 +82,7 @@ def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
 
 
 def test_readers_that_read_on_get_everything(zq: Zq, tmp_path: Path) -> None:
-    """And a file is no pipe."""
+    """All messages also arrive if standard output is a file."""
     post(zq, MANY)
     done = piped(zq, "zq consume jobs --until-empty --wait 0 | cat")
     assert (done.returncode, numbers(done.stdout)) == (0, list(range(MANY)))
@@ -98,7 +98,7 @@ def test_readers_that_read_on_get_everything(zq: Zq, tmp_path: Path) -> None:
     "options", [[], ["--exec", "true"], ["--exec", "true", "--batch"]], ids=["print", "one", "batch"]
 )
 def test_it_ends_after_so_many_messages_and_takes_no_more(zq: Zq, options: list[str]) -> None:
-    """Exactly, also with several commands at once: other consumers get the rest."""
+    """The count is exact with several commands in parallel, and other consumers get the remaining messages."""
     post(zq, 30)
     zq("consume", "jobs", "--count", "13", "--concurrency", "4", "--limit", "5", *options)
     left = zq("list", "jobs")
@@ -109,7 +109,7 @@ def test_it_ends_after_so_many_messages_and_takes_no_more(zq: Zq, options: list[
 
 @pytest.mark.parametrize("whole", [[], ["--batch", "--limit", "1"]], ids=["one", "batch"])
 def test_a_command_that_only_fails_ends_it(zq: Zq, whole: list[str]) -> None:
-    """After so many failures in a row; all messages are released."""
+    """The command ends after the given number of consecutive failures and releases all messages."""
     post(zq, 25)
     words = ["consume", "jobs", "--exec", "false", "--concurrency", "1", *LONG, *whole]
     result = zq.run(*words, "--max-failures", "7")
@@ -125,7 +125,7 @@ def test_a_command_that_only_fails_ends_it(zq: Zq, whole: list[str]) -> None:
 
 
 def test_a_command_that_succeeds_now_and_then_goes_on(zq: Zq, tmp_path: Path) -> None:
-    """The failures in a row are counted anew."""
+    """A success resets the count of consecutive failures."""
     post(zq, 12)
     command = script(tmp_path, "sys.exit(int(sys.stdin.read()) % 3 > 0)")
     words = ["consume", "jobs", "--exec", command, "--concurrency", "1", "--max-failures", "3", *LONG, *NO_WAIT]
@@ -133,7 +133,7 @@ def test_a_command_that_succeeds_now_and_then_goes_on(zq: Zq, tmp_path: Path) ->
 
 
 def test_a_shell_reads_the_line_and_gets_the_id_as_an_argument(zq: Zq, tmp_path: Path) -> None:
-    """Pipes, redirections and variables; nothing in a name is read by the shell."""
+    """Pipes, redirections and variables work, and the shell does not interpret the id."""
     ids = post(zq, 2)
     line = f"cd {tmp_path} && tr -d '\\n' | tee {{}}.body >$(basename in-{{}}.txt)"
     zq("consume", "jobs", "--shell", "--exec", line, *NO_WAIT)
@@ -146,7 +146,7 @@ def test_a_shell_reads_the_line_and_gets_the_id_as_an_argument(zq: Zq, tmp_path:
 
 
 def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
-    """The command runs as it did."""
+    """The command still runs without a shell."""
     post(zq, 3)
     result = zq.run("consume", "jobs", "--exec", "true | false > $HOME", *NO_WAIT)
     assert result.exit_code == 0
@@ -177,14 +177,14 @@ def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
         ("./work {} a~b x=1", ""),
     ],
 )
-def test_only_what_a_shell_would_read_is_its_syntax(line: str, syntax: str) -> None:
-    """What stands in quotes is a text."""
+def test_only_unquoted_shell_syntax_is_found(line: str, syntax: str) -> None:
+    """Quoted or escaped characters are not shell syntax."""
     assert find_shell_syntax(line) == syntax
 
 
 @pytest.mark.parametrize("options", [["--exec", "sleep 0.2"], []], ids=["commands", "print"])
-def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path: Path) -> None:
-    """On standard error, while it works; nothing of it is left when standard error is no terminal."""
+def test_progress_is_shown_on_a_terminal(zq: Zq, options: list[str], tmp_path: Path) -> None:
+    """Progress is shown on standard error during the work, but only if standard error is a terminal."""
     post(zq, 40)
     here, there = os.openpty()
     zq.env["TERM"] = "xterm"
@@ -208,7 +208,7 @@ def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path:
 
 
 def test_a_live_line_never_stands_among_the_messages(zq: Zq) -> None:
-    """Messages on a terminal have it for themselves."""
+    """Progress is not shown if messages are printed on the terminal."""
     post(zq, 3)
     here, there = os.openpty()
     zq.env["TERM"] = "xterm"

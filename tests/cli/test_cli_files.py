@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post --file``: interrupted anywhere, each line is stored once."""
+"""``zq post --file``: after any interruption each line is stored exactly once."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def stored(zq: Zq) -> list[int]:
 
 
 def test_a_file_is_posted_in_order_and_leaves_no_resume_file(zq: Zq, tmp_path: Path) -> None:
-    """A second run posts it again: it is another post."""
+    """A second run is a new post of all lines."""
     file = written(tmp_path, 2500)
     assert zq("post", "events", "--file", str(file))[0]["stored"] == 2500
     assert not resume_path(file).exists()
@@ -42,7 +42,7 @@ def test_a_file_is_posted_in_order_and_leaves_no_resume_file(zq: Zq, tmp_path: P
 
 
 def test_a_post_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_path: Path) -> None:
-    """Killed when some batches are stored and others on their way: the note is behind, the keys make up for it."""
+    """The process is killed while batches are in flight; idempotency keys cover the gap of the resume file."""
     file = written(tmp_path, LINES, pad=100)
     zq("queue", "create", "events")
     with zq.start("post", "events", "--file", str(file), "--concurrency", "4", forked=False) as process:
@@ -61,7 +61,7 @@ TERMS = UploadTerms("http://zq", "acme", "events", None, None, False)
 
 
 def test_a_repeat_after_a_failure_sends_the_same_batches_under_the_same_lines(tmp_path: Path) -> None:
-    """Whichever batch fails: what is sent again has the ends that it had, so that its key is known."""
+    """A repeated batch has its original first and last line, so that the server knows its idempotency key."""
     file = written(tmp_path, 5000)
     whole = list(cut(file, resumed(file, TERMS, 20_000)))
     for failing in range(len(whole)):
@@ -88,7 +88,7 @@ def resumed(file: Path, terms: UploadTerms, batch_bytes: int) -> Upload:
 
 
 def send(file: Path, batch_bytes: int, post: Callable[[Batch], object]) -> int:
-    """With three batches on their way; how many messages are stored then, from the beginning."""
+    """Post with three batches in flight and return the total number of stored messages."""
     with ResumeFile(file) as note:
         sender = Sender(note, resume(note, TERMS, batch_bytes), post, 3)
         sender.send(lambda *_: None)
@@ -101,7 +101,7 @@ def cut(file: Path, upload: Upload) -> list[Batch]:
 
 
 def test_batches_keep_the_bounds(tmp_path: Path) -> None:
-    """Bytes as they stand in the request, and a thousand messages; one that just fits goes alone."""
+    """A batch has at most 1,000 messages and the given bytes; a message that is almost too large has its own batch."""
     file = tmp_path / "events.ndjson"
     file.write_text("1\n" * 2500 + '"' + "x" * 5000 + '"\n' + "2\n")
     resume_path(file).unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def test_batches_keep_the_bounds(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, tmp_path: Path) -> None:
-    """Once it is repaired, the same command goes on; not as texts."""
+    """After a repair of the bad line the same command resumes, but not with --text."""
     file = tmp_path / "events.ndjson"
     file.write_text('{"n": 0}\n' * 1000 + "\n{torn}\n" + '{"n": 1}\n')
     stderr = zq.refused(4, "post", "events", "--file", str(file))
@@ -134,7 +134,7 @@ def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, 
 
 
 def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> None:
-    """Another queue or a changed file is refused, naming the note and the way out."""
+    """Another queue or a changed file is rejected; the error names the resume file and --restart."""
     file = written(tmp_path, 10)
     resumed(file, TERMS, 1000)
     other: Any = UploadTerms("http://zq", "acme", "others", None, None, False)
@@ -149,7 +149,7 @@ def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> No
 
 
 def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
-    """All of the file is posted."""
+    """All lines of the file are posted."""
     file = written(tmp_path, 5)
     resumed(file, UploadTerms("http://elsewhere", "acme", "events", None, None, False), 1000)
     assert "another url" in zq.refused(6, "post", "events", "--file", str(file))
@@ -157,7 +157,7 @@ def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_what_the_server_refuses_does_not_count_as_repaired(tmp_path: Path) -> None:
-    """Batches behind the refused one may be stored: the file has to stay as it is."""
+    """The file must not change, because later batches than the rejected one may be stored."""
     file = written(tmp_path, 3000)
 
     def post(batch: Batch) -> None:
@@ -172,8 +172,8 @@ def test_what_the_server_refuses_does_not_count_as_repaired(tmp_path: Path) -> N
         resumed(file, TERMS, 262_144)
 
 
-def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, with a rate; a short one shows nothing."""
+def test_long_post_shows_progress(zq: Zq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long post shows a rate on a terminal; a short post shows nothing."""
     file = written(tmp_path, 3000)
     assert "messages" not in zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
     monkeypatch.setattr(progress, "BAR_DELAY", 0)
@@ -183,13 +183,13 @@ def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: py
     assert zq.run("post", "events", "--file", str(file)).stderr == ""
 
 
-def test_a_pipe_is_no_file(zq: Zq) -> None:
-    """It cannot be read again: "-" is for it."""
+def test_file_option_rejects_a_pipe(zq: Zq) -> None:
+    """A pipe cannot be read again; "-" reads pipes."""
     assert "regular file" in zq.refused(2, "post", "events", "--file", "/dev/null")
 
 
 def test_a_line_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
-    """It is named."""
+    """The error names the line."""
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(InvalidBody, match="Line 2 is not UTF-8"):
@@ -197,7 +197,7 @@ def test_a_line_that_is_not_utf8_is_no_text(tmp_path: Path) -> None:
 
 
 def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
-    """Whether the note of the other one is as it was, or has been replaced meanwhile; afterwards it is free."""
+    """The lock holds whether or not the other run has replaced the resume file, and ends with that run."""
     file = written(tmp_path, 5)
     with ResumeFile(file) as note:
         assert "Another run is posting this file." in zq.refused(6, "post", "events", "--file", str(file))
@@ -209,7 +209,7 @@ def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [b'"\xff"', b'"%s"' % (b"x" * 500)], ids=["not UTF-8", "too large"])
 def test_a_line_that_can_never_be_stored_can_be_repaired(zq: Zq, tmp_path: Path, wrong: bytes) -> None:
-    """It is named, and the same command goes on once it has been changed."""
+    """The error names the line, and after a repair the same command resumes."""
     zq("queue", "create", "events", "_max_messages_post_size=400")
     file = tmp_path / "events.ndjson"
     file.write_bytes(b"1\n2\n" + wrong + b"\n4\n")
@@ -221,7 +221,7 @@ def test_a_line_that_can_never_be_stored_can_be_repaired(zq: Zq, tmp_path: Path,
 
 
 def test_a_line_that_is_too_large_goes_on_when_the_queue_takes_more(zq: Zq, tmp_path: Path) -> None:
-    """The file need not change for that."""
+    """The file need not change if the queue accepts larger posts."""
     zq("queue", "create", "events", "_max_messages_post_size=400")
     file = tmp_path / "events.ndjson"
     file.write_text(f'1\n"{"x" * 500}"\n')
@@ -236,7 +236,7 @@ def stored_bodies(zq: Zq) -> list[Any]:
 
 
 def test_attributes_apply_to_each_line(zq: Zq, tmp_path: Path) -> None:
-    """Lines of a file, of standard input, and of a publish. They count towards the size of a request."""
+    """Attributes apply to lines of files, standard input and publishes, and count towards the request size."""
     given, expected = ("--attribute", "kind=x", "--attribute", "n:Number=1.5"), {"kind": "x", "n": 1.5}
     zq("queue", "create", "events", "_max_messages_post_size=1000")
     zq("post", "events", "--file", str(written(tmp_path, 40)), *given)
@@ -248,7 +248,7 @@ def test_attributes_apply_to_each_line(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_a_post_is_not_resumed_with_other_attributes(zq: Zq, tmp_path: Path) -> None:
-    """A resume file of an earlier version has none."""
+    """A resume file from an earlier version has no attributes."""
     file = tmp_path / "events.ndjson"
     file.write_text('{"n": 0}\n{torn}\n')
     zq.refused(4, "post", "events", "--file", str(file), "--attribute", "a=x")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--output`` and ``--query``: results in the form, and with the parts, that a caller wants."""
+"""``--output`` and ``--query``: output formats and JMESPath queries."""
 
 import json
 import os
@@ -22,19 +22,19 @@ from zq.testing import _serving
 
 
 def posted(zq: Zq) -> None:
-    """Three messages, one of them hard to write down; and a queue that is empty."""
+    """Post three messages, one of them difficult to encode, and create an empty queue."""
     zq("queue", "create", "empty")
     zq("post", "jobs", "-", given='{"n": 1, "s": "a: b"}\n{"n": 2, "s": "no"}\n{"n": 3, "s": "é\\u0007"}\n')
 
 
 def queried(zq: Zq, expression: str, *words: str) -> list[Any]:
-    """The lines of a run with a query."""
+    """Return the lines of a run with a query."""
     return zq(*words, "--query", expression)
 
 
 @pytest.mark.parametrize("words", [["list", "jobs"], ["queue", "stats"], ["list", "empty"]], ids=" ".join)
 def test_yaml_holds_what_json_lines_hold(zq: Zq, words: list[str]) -> None:
-    """A list, also of none; what looks like something else than a text stays one."""
+    """YAML is a list, also if it is empty, and quotes text that looks like another type."""
     posted(zq)
     lines = zq(*words)
     shown = zq.run(*words, "--output", "yaml").stdout
@@ -42,8 +42,8 @@ def test_yaml_holds_what_json_lines_hold(zq: Zq, words: list[str]) -> None:
     assert "\x07" not in shown
 
 
-def test_things_are_documents_of_yaml(zq: Zq) -> None:
-    """One for each."""
+def test_objects_are_yaml_documents(zq: Zq) -> None:
+    """The output has one YAML document for each object."""
     zq("queue", "create", "jobs", "owner=shop")
     assert yaml.safe_load(zq.run("queue", "show", "jobs", "--output", "yaml").stdout)["owner"] == "shop"
     zq("queue", "create", "mail")
@@ -51,8 +51,8 @@ def test_things_are_documents_of_yaml(zq: Zq) -> None:
     assert [found["name"] for found in yaml.safe_load_all(done)] == ["jobs", "mail"]
 
 
-def test_what_has_no_end_is_a_list_that_grows(zq: Zq) -> None:
-    """Entries of YAML, or what the query makes of each."""
+def test_endless_output_is_a_growing_list(zq: Zq) -> None:
+    """The output is a list of YAML entries, or of the query's results."""
     zq("topic", "publish", "news", "Oslo")
     zq("topic", "publish", "news", "Ohio")
     words = ["tail", "news", "--from", "0", "--limit", "2"]
@@ -62,7 +62,7 @@ def test_what_has_no_end_is_a_list_that_grows(zq: Zq) -> None:
 
 
 def test_a_query_works_on_the_whole_list_or_on_the_thing(zq: Zq) -> None:
-    """As that of aws does; what is a list afterwards is a line for each item."""
+    """A query behaves like that of the AWS CLI; if its result is a list, each item is a line."""
     posted(zq)
     assert queried(zq, "[].body.n", "list", "jobs") == [1, 2, 3]
     assert queried(zq, "length(@)", "list", "jobs") == [3]
@@ -73,7 +73,7 @@ def test_a_query_works_on_the_whole_list_or_on_the_thing(zq: Zq) -> None:
 
 
 def test_a_table_shows_what_a_query_has_left(zq: Zq) -> None:
-    """Members as columns, items without names, bare texts, one thing."""
+    """Members become columns; lists, plain texts and single objects are shown, too."""
     posted(zq)
 
     def shown(expression: str) -> list[list[str]]:
@@ -87,7 +87,7 @@ def test_a_table_shows_what_a_query_has_left(zq: Zq) -> None:
 
 
 def test_the_last_form_given_wins(zq: Zq) -> None:
-    """--json and --table are short for two of them."""
+    """--json and --table are short forms of --output."""
     zq("queue", "create", "jobs")
     for words in (["--table", "queue", "list", "--output", "yaml"], ["queue", "list", "--json", "--output=yaml"]):
         assert yaml.safe_load(zq.run(*words).stdout)[0]["name"] == "jobs"
@@ -95,8 +95,8 @@ def test_the_last_form_given_wins(zq: Zq) -> None:
         assert json.loads(zq.run(*words).stdout)["name"] == "jobs"
 
 
-def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None:
-    """One that does not fit comes too late for that: the result is shown, and the exit code says so."""
+def test_invalid_query_is_refused_before_the_command_runs(zq: Zq) -> None:
+    """If a valid query fails on the result, the unchanged result is shown with exit code 2."""
     posted(zq)
     assert "Invalid jmespath expression" in zq.refused(2, "pop", "jobs", "--query", "[?a")
     assert len(zq("list", "jobs")) == 3
@@ -108,7 +108,7 @@ def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None
 
 
 def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
-    """With the extra that brings it: it is loaded only when it is needed."""
+    """The error names the extra to install; jmespath is loaded only if it is needed."""
     code = "import sys; sys.modules['jmespath'] = None; from zq.cli import main; main()"
     words = [sys.executable, "-c", code, "health"]
     own = {**os.environ, **zq.env}
@@ -120,7 +120,7 @@ def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[tuple[Zq, str]]:
-    """The command line of a project with a message between two others that an old server stored; its id."""
+    """Yield a command line, and the id of an undecodable message between two others that an old server stored."""
     storage = connect("memory:")
     now = storage.now()
     with _serving(create_app(Broker(storage, ManualClock(now)))) as url:
@@ -136,7 +136,7 @@ def old(tmp_path: Path) -> Iterator[tuple[Zq, str]]:
 def test_a_query_of_a_body_that_cannot_be_decoded_shows_the_result_and_names_the_message(
     old: tuple[Zq, str], verb: list[str]
 ) -> None:
-    """A pop must not lose what it took; without a query all messages are shown, in YAML too."""
+    """A pop must not lose messages: the output has all of them without the query."""
     zq, message = old
     result = zq.run(verb[0], "jobs", *verb[1:], "--query", "[].body")
     assert (result.exit_code, len(result.stdout.splitlines())) == (2, 3)
@@ -145,7 +145,7 @@ def test_a_query_of_a_body_that_cannot_be_decoded_shows_the_result_and_names_the
 
 @pytest.mark.parametrize("form", ["json", "yaml", "table"])
 def test_a_body_that_cannot_be_decoded_is_shown_in_each_form(old: tuple[Zq, str], form: str) -> None:
-    """In lists, alone, and where it is found by its id."""
+    """The body is shown in lists, for a single message, and in the result of ``find``."""
     zq, message = old
     for words in (["list", "jobs"], ["get", "jobs", message], ["find", message]):
         result = zq.run(*words, "--output", form)

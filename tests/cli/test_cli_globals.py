@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global options: on either side of a command's name, described once, and the last one given wins."""
+"""Global options: accepted before and after a command's name, described once, and the last one wins."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from zq.cli.session import GLOBAL_OPTIONS
 
 
 def queues(zq: Zq, *words: str, **env: str) -> list[str]:
-    """The names that a listing shows."""
+    """Return the names in the output of a listing."""
     result = zq.run(*words, **env)
     assert result.exit_code == 0, result.output
     return [json.loads(line)["name"] for line in result.stdout.splitlines()]
@@ -30,7 +30,7 @@ def queues(zq: Zq, *words: str, **env: str) -> list[str]:
     ids=" ".join,
 )
 def test_the_last_project_given_wins_wherever_it_stands(zq: Zq, words: list[str]) -> None:
-    """Before the group, behind it, behind the command; the environment's never comes back."""
+    """The option may precede or follow the group or follow the command, and always overrides the environment."""
     first, second = f"{zq.project}-a", f"{zq.project}-b"
     zq("queue", "create", "mine", "--project", first)
     zq("queue", "create", "other", "--project", second)
@@ -39,8 +39,8 @@ def test_the_last_project_given_wins_wherever_it_stands(zq: Zq, words: list[str]
     assert queues(zq, *words, ZQ_PROJECT=second) == ["mine"]
 
 
-def test_where_and_how_to_connect_may_stand_behind_the_command(zq: Zq, tmp_path: Path) -> None:
-    """Each of them is heeded there."""
+def test_connection_options_work_after_the_command(zq: Zq, tmp_path: Path) -> None:
+    """Every connection option also works after the command."""
     zq("queue", "create", "here")
     file = tmp_path / "profiles.toml"
     file.write_text(f'[profiles.mine]\nurl = "{zq.env["ZQ_URL"]}"\nproject = "{zq.project}"\n')
@@ -55,7 +55,7 @@ def test_where_and_how_to_connect_may_stand_behind_the_command(zq: Zq, tmp_path:
 
 
 def test_names_are_completed_by_the_server_named_behind_the_command(zq: Zq) -> None:
-    """Of its project; the options are completed there as well."""
+    """The completed names belong to the given project; options are completed, too."""
     other = f"{zq.project}-other"
     zq("queue", "create", "jobs", "--project", other)
 
@@ -70,7 +70,7 @@ def test_names_are_completed_by_the_server_named_behind_the_command(zq: Zq) -> N
 
 
 def test_every_help_points_to_the_global_options_and_only_the_programs_describes_them(zq: Zq) -> None:
-    """Each with the variable that gives it, if there is one."""
+    """The description of an option names its environment variable, if there is one."""
     described = " ".join(zq.run("--help").stdout.split())
     for option in GLOBAL_OPTIONS:
         assert option.opts[0] in described

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``--help`` says: whole sentences on a screen of 80 columns, and the bounds that a server has."""
+"""The output of ``--help``: complete sentences on 80 columns, and the server's bounds."""
 
 import click
 import pytest
@@ -14,7 +14,7 @@ NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 
 
 def test_the_help_of_each_command_fits_the_screen_and_nothing_is_cut(zq: Zq) -> None:
-    """No sentence ends with dots; numbers are described in words."""
+    """No help sentence is truncated, and ranges are described in words."""
     shown = {" ".join(words): zq.run(*words, "--help", COLUMNS="80").stdout for words in [[], *paths()]}
     lines = [(words, line) for words, text in shown.items() for line in text.splitlines()]
     assert [(words, line) for words, line in lines if line.endswith(("...", "…")) and "Usage:" not in line] == []
@@ -34,7 +34,7 @@ def test_the_help_of_each_command_fits_the_screen_and_nothing_is_cut(zq: Zq) -> 
     ids=str,
 )
 def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], option: str, most: int) -> None:
-    """As zq.model.limits has them; what is too short for any server is refused with them."""
+    """The bounds come from zq.model.limits; a value below the minimum is rejected with them."""
     bounds = f"{MIN_TTL} to {most:,}"
     assert f"[{bounds}]" in " ".join(zq.run(*words, "--help", COLUMNS="200").stdout.split())
     said = zq.refused(2, *words, "jobs", "x", option, str(MIN_TTL - 1))
@@ -42,13 +42,13 @@ def test_lives_are_named_with_the_servers_bounds(zq: Zq, words: list[str], optio
 
 
 def test_only_the_server_knows_its_upper_bound(zq: Zq) -> None:
-    """It may have another one: what is beyond the default is sent there."""
+    """The server's maximum may differ, so the client sends values above the default."""
     said = zq.refused(4, "post", "jobs", "x", "--ttl", str(BOUNDS.max_message_ttl + 1))
     assert f"must be from {MIN_TTL} to {BOUNDS.max_message_ttl}" in said
 
 
-def test_what_is_no_number_is_refused_in_plain_words(zq: Zq) -> None:
-    """By every option that takes one."""
+def test_value_that_is_not_a_number_is_refused_in_plain_words(zq: Zq) -> None:
+    """Every option for a number explains what it expects."""
     tried = 0
     for words in paths():
         command: click.Command = cli

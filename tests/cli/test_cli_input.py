@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post QUEUE -``: lines are sent as they come, and what was read is not lost."""
+"""``zq post QUEUE -``: lines are sent as they arrive, and lines that were read are not lost."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def total(zq: Zq, kind: str = "queue") -> int:
 
 @pytest.mark.parametrize("words", [["post", "jobs", "-"], ["topic", "publish", "jobs", "-"]])
 def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]) -> None:
-    """As behind ``tail -f``; Ctrl-C ends it, and it says how many there were."""
+    """Lines are stored as with ``tail -f``; Ctrl-C ends the command, which prints the count."""
     zq("topic" if "topic" in words else "queue", "create", "jobs")
     with zq.start(*words, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -38,7 +38,7 @@ def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]
 
 
 def test_what_was_read_is_sent_when_a_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a line that has no end yet."""
+    """An incomplete line is not sent."""
     here, there = os.pipe()
     os.write(there, b"1\n2\n3")
     signals = iter([False, True])
@@ -50,7 +50,7 @@ def test_what_was_read_is_sent_when_a_signal_comes(monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_before_one_that_is_refused_are_stored(zq: Zq) -> None:
-    """It is named."""
+    """The error names the line."""
     result = zq.run("post", "jobs", "-", given="1\n2\n{torn\n4\n")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "after 2 messages" in result.stderr
@@ -69,6 +69,6 @@ def test_a_line_with_a_number_out_of_range_is_named(zq: Zq, number: str) -> None
 
 
 def test_a_key_is_for_one_body(zq: Zq) -> None:
-    """Elsewhere it would count nothing once."""
+    """With several bodies the key would not make each message unique."""
     assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
     assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq jobs``: what batch jobs have under way, and dropping a stage."""
+"""``zq jobs``: the stages, fences and commits of batch jobs, and dropping a stage."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def client(zq: Zq) -> Iterator[Client]:
 
 
 def test_what_jobs_have_is_listed(zq: Zq, client: Client) -> None:
-    """Lines of JSON have all that the interface tells; tables have durations."""
+    """JSON lines have all members of the API; tables have durations."""
     client.queue("out").stage("night", ["one", "two"])
     client.fence("etl")
     client.commit("etl", 17)
@@ -32,7 +32,7 @@ def test_what_jobs_have_is_listed(zq: Zq, client: Client) -> None:
 
 
 def test_stages_are_dropped(zq: Zq, client: Client) -> None:
-    """One that is not there is no error."""
+    """Dropping a stage that does not exist is not an error."""
     for name in ("a", "b", "c"):
         client.queue("out").stage(name, [1])
     assert zq("jobs", "drop", "a", "c", "none") == [{"name": name, "dropped": True} for name in ("a", "c", "none")]

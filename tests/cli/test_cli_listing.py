@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq queue list`` and ``zq topic list``: what there is, with counts."""
+"""``zq queue list`` and ``zq topic list``: names, counts and metadata."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ IMPOSSIBLE = {"_dead_letter_queue": "no such name"}
 
 @pytest.fixture
 def orders(zq: Zq) -> Zq:
-    """A queue with two free messages, a claimed and a dead one; and an empty queue."""
+    """Create a queue with two ready, one claimed and one dead message, and an empty queue."""
     zq("queue", "create", "orders", "_dead_letter_queue=orders.dead", "owner=shop")
     zq("queue", "create", "quiet")
     zq("post", "orders", "-", given="1\n2\n3\n4\n")
@@ -29,7 +29,7 @@ def orders(zq: Zq) -> Zq:
 
 
 def test_a_line_of_json_has_everything(orders: Zq) -> None:
-    """Counts, dead letters of those that may have some, and all metadata."""
+    """A JSON line has counts, the number of dead letters if the queue may have some, and all metadata."""
     one, dead, quiet = orders("queue", "list")
     assert (one["name"], one["total"], one["free"], one["claimed"]) == ("orders", 3, 2, 1)
     assert (one["dead_letters"], dead["dead_letters"], quiet["dead_letters"]) == (1, None, None)
@@ -41,8 +41,8 @@ def test_a_line_of_json_has_everything(orders: Zq) -> None:
     assert "dead_letters" not in topic
 
 
-def test_people_see_counts_and_with_l_what_was_set(orders: Zq) -> None:
-    """Not the defaults, which fill the screen."""
+def test_table_has_counts_and_with_l_the_settings(orders: Zq) -> None:
+    """``-l`` shows only metadata that was set, because the defaults would fill the screen."""
     shown = [line.split() for line in orders.run("queue", "list", "--table").stdout.splitlines()]
     assert shown[0] == ["name", "messages", "claimed", "oldest", "dead", "letters"]
     assert (shown[1][:3], shown[1][-1]) == (["orders", "3", "1"], "1")
@@ -55,7 +55,7 @@ def test_people_see_counts_and_with_l_what_was_set(orders: Zq) -> None:
 
 
 def test_counts_are_a_request_for_each_and_can_be_spared(orders: Zq) -> None:
-    """A dead letter queue that is listed as well is asked once."""
+    """The counts of a dead-letter queue that is also listed are requested once."""
     asked = orders.run("queue", "list", "-v").stderr
     assert asked.count("/stats") == 3
     asked = orders.run("queue", "list", "--name", "orders", "--limit", "1", "-v").stderr
@@ -68,12 +68,12 @@ def test_counts_are_a_request_for_each_and_can_be_spared(orders: Zq) -> None:
 
 
 class Patient(BaseHTTPRequestHandler):
-    """A server that gives no counts before so many have been asked for."""
+    """A server that returns counts only when ``COUNT_REQUESTS`` requests wait for them."""
 
     together = threading.Barrier(COUNT_REQUESTS, timeout=60)
 
     def do_GET(self) -> None:
-        """A listing, or counts."""
+        """Answer with a listing or with counts."""
         if "/stats" in self.path:
             self.together.wait()
             found: object = {"messages": {"total": 0, "free": 0, "claimed": 0}}
@@ -89,12 +89,12 @@ class Patient(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log no requests."""
 
 
 @pytest.fixture
 def patient() -> Iterator[str]:
-    """Its URL."""
+    """Start the server and yield its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Patient) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -104,7 +104,7 @@ def patient() -> Iterator[str]:
 
 
 def test_counts_are_asked_for_at_once(zq: Zq, patient: str) -> None:
-    """The server waits for eight of them. What an older one let be a dead letter queue's name hides nothing."""
+    """The server waits for all count requests. An invalid dead-letter queue name from an old server is ignored."""
     found = zq("queue", "list", "--url", patient)
     assert [row["dead_letters"] for row in found] == [None] * COUNT_REQUESTS
 
@@ -117,7 +117,7 @@ def test_counts_are_asked_for_at_once(zq: Zq, patient: str) -> None:
 def test_a_queue_that_cannot_be_read_is_named_and_hides_no_other(
     zq: Zq, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """The walk goes on, and the exit code says that something is missing."""
+    """The listing continues, and the exit code shows that a queue is missing."""
     for name in ("a", "bad", "z"):
         zq("post", name, name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see on a terminal: tables that fit, units, colours; and the same without them elsewhere."""
+"""Output on a terminal: tables that fit, units and colours; and plain output otherwise."""
 
 import re
 
@@ -13,7 +13,7 @@ SENTENCE = "a body of some forty characters and a few"
 
 
 def bare(text: str) -> list[str]:
-    """Lines without colours."""
+    """Return the lines without colours."""
     return COLOUR.sub("", text).splitlines()
 
 
@@ -25,12 +25,12 @@ def bare(text: str) -> list[str]:
     ],
 )
 def test_spans_have_two_units(seconds: float, shown: str) -> None:
-    """The largest ones."""
+    """A duration is shown in its two largest units."""
     assert format_duration(seconds) == shown
 
 
 def test_ids_are_shortened_only_where_the_table_would_not_fit(zq: Zq) -> None:
-    """Then it is said how they are seen whole: on a wide screen, with --full, and without a terminal."""
+    """A note explains how to see whole ids: a wide screen, --full, or no terminal."""
     (posted,) = zq("post", "jobs", SENTENCE, "--ttl", "192")
     code, shown, stderr = zq.on_terminal("list", "jobs")
     assert code == 0
@@ -51,7 +51,7 @@ def test_ids_are_shortened_only_where_the_table_would_not_fit(zq: Zq) -> None:
 
 
 def test_ids_that_the_next_command_needs_are_whole(zq: Zq) -> None:
-    """Those of a claim; the claim itself stands above the table, not in each row."""
+    """The ids of claimed messages are complete, and the claim is shown once above the table."""
     ids = [zq("post", "jobs", SENTENCE)[0]["id"] for _ in range(2)]
     _, shown, stderr = zq.on_terminal("claim", "jobs")
     lines = bare(shown)
@@ -64,8 +64,8 @@ def test_ids_that_the_next_command_needs_are_whole(zq: Zq) -> None:
     assert bare(zq.on_terminal("claim", "jobs")[1])[0].split()[0] == "id"
 
 
-def test_what_is_taken_is_shown_whole(zq: Zq) -> None:
-    """It is not there to be looked at again; a listing cuts long bodies off unless --full is given."""
+def test_popped_messages_are_shown_in_full(zq: Zq) -> None:
+    """Popped and single messages are shown in full; a listing truncates long bodies unless --full is given."""
     long = "x" * 300
     (posted,) = zq("post", "jobs", long)
     assert "…" in zq.on_terminal("list", "jobs")[1]
@@ -75,7 +75,7 @@ def test_what_is_taken_is_shown_whole(zq: Zq) -> None:
 
 
 def test_numbers_stand_at_the_right_and_ages_have_units(zq: Zq) -> None:
-    """So that they can be compared."""
+    """Aligned numbers are easy to compare."""
     for count, name in ((3, "a"), (12, "b")):
         zq("post", name, "-", given="1\n" * count)
     head, first, second = bare(zq.on_terminal("queue", "stats")[1])
@@ -85,7 +85,7 @@ def test_numbers_stand_at_the_right_and_ages_have_units(zq: Zq) -> None:
 
 
 def test_a_terminal_gets_colours_unless_it_wants_none(zq: Zq) -> None:
-    """Tables and errors; NO_COLOR and a pipe get none."""
+    """Tables and errors have colours on a terminal, but not with NO_COLOR or in a pipe."""
     zq("post", "jobs", "x")
     red = "\x1b[31mzq: There is no queue lost"
     _, shown, _ = zq.on_terminal("list", "jobs", columns=120)

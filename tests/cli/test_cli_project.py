@@ -31,7 +31,7 @@ from zq.model.limits import Limits
 
 
 def fill_placeholder(zq: Zq) -> None:
-    """A project with something of everything."""
+    """Create a project with queues, topics, messages and metadata of every kind."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead", "_default_message_delay=1", "owner=shop")
     zq("post", "jobs", "-", given="".join(f'{{"n": {number}}}\n' for number in range(50)))
     zq("post", "jobs", "later", "--delay", "600", "--ttl", "900")
@@ -41,13 +41,13 @@ def fill_placeholder(zq: Zq) -> None:
 
 
 def content(zq: Zq) -> list[Any]:
-    """All that a project has, but ids and moments."""
+    """Return the project's export without ids and times."""
     exported = [msgspec.json.decode(line) for line in zq.run("export").stdout.splitlines()]
     return [{key: value for key, value in line.items() if key not in ("id", "ttl", "delay")} for line in exported]
 
 
 def test_a_project_is_carried_into_another_one_and_a_repeat_adds_nothing(zq: Zq, tmp_path: Path) -> None:
-    """Metadata, order, delays; not the defaults, which are the server's affair."""
+    """The copy has metadata, order and delays, but not the default settings of the server."""
     fill_placeholder(zq)
     file = tmp_path / "project.ndjson"
     assert zq("export", "--to", str(file)) == [{"file": str(file), "messages": 53}]
@@ -61,8 +61,8 @@ def test_a_project_is_carried_into_another_one_and_a_repeat_adds_nothing(zq: Zq,
     assert 800 < late["ttl"] <= 900
 
 
-def test_what_is_no_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> None:
-    """Nothing behind it is brought in."""
+def test_file_that_is_not_an_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> None:
+    """The import stops at that line."""
     file = tmp_path / "project.ndjson"
     file.write_text('{"is":"named","of":"queue","name":"jobs","metadata":{}}\n{"n": 1}\n')
     assert "Line 2 does not belong to an export" in zq.refused(4, "import", str(file))
@@ -72,7 +72,7 @@ def test_what_is_no_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> N
 
 
 def test_a_failed_export_leaves_the_earlier_one(zq: Zq, tmp_path: Path) -> None:
-    """And nothing beside it."""
+    """The failed export leaves no other file."""
     zq("queue", "create", "jobs")
     file = tmp_path / "project.ndjson"
     zq("export", "--to", str(file))
@@ -87,14 +87,14 @@ def test_a_failed_export_leaves_the_earlier_one(zq: Zq, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_names_that_are_dots_are_listed_and_exported(zq: Zq, name: str) -> None:
-    """Pages are continued where they began."""
+    """Pagination links of such names work."""
     zq("post", name, "-", given="1\n2\n")
     assert [message["body"] for message in zq("list", name, "--limit", "0")] == [1, 2]
     assert len(content(zq)) == 3
 
 
 def test_a_message_that_fills_a_post_is_brought_in(zq: Zq, tmp_path: Path) -> None:
-    """Without its ttl, which takes room; one that does not fit at all is named, and the rest goes on."""
+    """The message is imported without its ttl, which would exceed the limit; a message that is too large is skipped."""
     largest = 262_144 - len('{"messages":[{"body":""}]}')
     zq("post", "jobs", "-", "--text", given="x" * largest)
     file = tmp_path / "project.ndjson"
@@ -113,7 +113,7 @@ def test_a_message_that_fills_a_post_is_brought_in(zq: Zq, tmp_path: Path) -> No
 
 
 def test_settings_that_forbid_posts_are_applied_after_the_messages(zq: Zq, tmp_path: Path) -> None:
-    """Each rule of a queue holds after an import, and no message is refused because of it; a repeat adds nothing."""
+    """A queue has all its settings after the import, and they reject no message; a repeat adds nothing."""
     rules = {
         "posts": ["_paused=posts"],
         "claims": ["_paused=claims"],
@@ -141,7 +141,7 @@ def test_settings_that_forbid_posts_are_applied_after_the_messages(zq: Zq, tmp_p
 
 
 def test_a_batch_that_a_paused_queue_refuses_takes_no_other_with_it(zq: Zq, tmp_path: Path) -> None:
-    """The file does not have the pause, so the import keeps it."""
+    """The file has no pause, so the import keeps the queue's."""
     zq("post", "jobs", "-", given="1\n2\n")
     zq("topic", "publish", "news", "Oslo")
     file = tmp_path / "project.ndjson"
@@ -155,7 +155,7 @@ def test_a_batch_that_a_paused_queue_refuses_takes_no_other_with_it(zq: Zq, tmp_
 
 
 def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path) -> None:
-    """Whatever the server has against it: those of its batch are posted in parts."""
+    """The batch of a message that is rejected for any reason is posted again in parts."""
     file = tmp_path / "project.ndjson"
     line = '{"is":"message","of":"queue","name":"jobs","id":"%d","body":%d,"ttl":%d}\n'
     file.write_text("".join(line % (number, number, 10**9 if number == 3 else 60) for number in range(7)))
@@ -166,7 +166,7 @@ def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path
 
 
 def test_an_import_comes_through_a_pipe(zq: Zq, tmp_path: Path) -> None:
-    """Of standard input, and one that has a name."""
+    """The import reads standard input and named pipes."""
     fill_placeholder(zq)
     text = zq.run("export").stdout
     other = Zq(zq.env["ZQ_URL"], tmp_path)
@@ -180,7 +180,7 @@ def test_an_import_comes_through_a_pipe(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_members_that_an_import_cannot_restore_are_named(zq: Zq, tmp_path: Path) -> None:
-    """Dead letters lose their origin; the export is whole nevertheless, and a redrive of the copy needs a target."""
+    """Dead letters lose their origin, so that a redrive of the copy needs a target; the export is complete."""
     zq("queue", "create", "orders", "_dead_letter_queue=orders.dead")
     zq("post", "orders", "-", given="1\n2\n3\n")
     first, second = zq("claim", "orders", "--limit", "2")
@@ -219,11 +219,11 @@ SET_MEMBERS: dict[str, Any] = {
 }
 
 LOST = {"claim_count", "origin", "origin_claim_count", "reason", "deduplication_id", "aws_trace_header"}
-"""Those that an import cannot restore."""
+"""Members that an import cannot restore."""
 
 
 def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
-    """A new member of the message type has no sample here, and is named until an import restores it."""
+    """A new member of the message type fails this test until an import restores it or names it as lost."""
     assert {*Message.__struct_fields__} == {*SET_MEMBERS}
     whole = Message(**SET_MEMBERS)
     assert {*Message.__struct_fields__} == RESTORED | SET_BY_SERVER | {*lost_members(whole)}
@@ -234,12 +234,12 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
 
 
 NOT_SHOWN = {"client", "first_claimed"}
-"""Members of stored messages that no answer shows, so that an export cannot have them."""
+"""Members of stored messages that no response contains, so that an export cannot have them."""
 ANSWERED_AS = {"available": "available_at", "claim": "href"}
 
 
 def test_an_export_sees_each_member_that_a_stored_message_has() -> None:
-    """A member that a server stores is shown with ``detailed``, and the client reads it."""
+    """With ``detailed``, the server shows every stored member and the client decodes it."""
     stored = {ANSWERED_AS.get(member, member) for member in model.Message.__struct_fields__} - NOT_SHOWN
     shown = {*document(Limits())["components"]["schemas"]["Message"]["properties"]}
     assert stored <= shown
@@ -247,7 +247,7 @@ def test_an_export_sees_each_member_that_a_stored_message_has() -> None:
 
 
 def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
-    """Claimed messages, and those that were released."""
+    """Claimed and released messages have a claim count."""
     zq("post", "jobs", "-", given="1\n2\n3\n")
     zq("release", "jobs", zq("claim", "jobs", "--limit", "1")[0]["claim"])
     zq("claim", "jobs", "--limit", "2")
@@ -257,7 +257,7 @@ def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
 
 
 def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_path: Path) -> None:
-    """They are ready at once in the copy, and the exit code says so, at each import."""
+    """The messages are ready immediately in the copy, and each import has a non-zero exit code."""
     zq("queue", "create", "jobs", "_default_message_delay=1")
     zq("post", "jobs", "-", "--delay", "600", "--ttl", "900", given="1\n2\n")
     zq("queue", "set", "jobs", "_default_message_delay=0")
@@ -273,7 +273,7 @@ def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_p
 
 
 def test_ready_messages_of_a_delayed_queue_are_ready_in_the_copy(zq: Zq, tmp_path: Path) -> None:
-    """The queue's own delay is no delay of theirs; those that are delayed stay so."""
+    """The queue's default delay does not apply to the copies, and delayed messages stay delayed."""
     zq("post", "jobs", "-", given="1\n2\n")
     zq("queue", "set", "jobs", "_default_message_delay=600")
     zq("post", "jobs", "3")
@@ -286,7 +286,7 @@ def test_ready_messages_of_a_delayed_queue_are_ready_in_the_copy(zq: Zq, tmp_pat
 
 
 def test_an_import_that_a_broken_line_ends_applies_the_settings_that_forbid_posts(zq: Zq, tmp_path: Path) -> None:
-    """A consumer or producer must not find a paused queue open afterwards."""
+    """Consumers and producers must not find a paused queue open afterwards."""
     zq("queue", "create", "posts", "_paused=posts")
     zq("queue", "create", "small", "_max_messages_post_size=30")
     file = tmp_path / "project.ndjson"
@@ -301,7 +301,7 @@ def test_an_import_that_a_broken_line_ends_applies_the_settings_that_forbid_post
 
 
 class Refusing:
-    """A client whose queues refuse posts with these errors, one after the other, and then accept them."""
+    """A client whose queues reject posts with these errors in turn and then accept them."""
 
     def __init__(self, *errors: ZqError) -> None:
         self._errors = [*errors]
@@ -316,7 +316,7 @@ class Refusing:
 
 @pytest.mark.parametrize("refusal", [QuotaExceeded("The project is full."), QueuePaused.of("jobs"), Invalid("No.")])
 def test_a_second_refusal_of_a_message_leaves_it_out(refusal: ZqError, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message that is posted once more without its ttl; the import goes on."""
+    """The second rejection is that of the post without the ttl; the import continues."""
     importer = Importer(Refusing(Invalid("The ttl is too long."), refusal))
     first, second = [MessageLine("queue", "jobs", id, Raw(b"1"), 60) for id in ("a", "b")]
     assert [importer.send([first]), importer.send([second])] == [0, 1]
@@ -324,7 +324,7 @@ def test_a_second_refusal_of_a_message_leaves_it_out(refusal: ZqError, capsys: p
 
 
 def test_batches_of_an_import_depend_on_the_file_alone() -> None:
-    """By the bound of their queue, by count, by where they go."""
+    """Batches are split by the queue's size limit, by count, and by target."""
     lines = [ResourceLine("queue", "small", {"_max_messages_post_size": 300}), ResourceLine("queue", "big", {})]
     small = [MessageLine("queue", "small", str(number), Raw(b"1" * 36), 60) for number in range(5)]
     big = [MessageLine("queue", "big", str(number), Raw(b"1"), 60) for number in range(1001)]
@@ -333,7 +333,7 @@ def test_batches_of_an_import_depend_on_the_file_alone() -> None:
 
 
 def test_a_bench_measures_each_verb_and_leaves_nothing(zq: Zq) -> None:
-    """All messages are posted, claimed and deleted; the queue is gone."""
+    """All messages are posted, claimed and deleted, and the queue is deleted."""
     rows = zq("bench", "--messages", "58", "--batch", "10", "--concurrency", "2", "--size", "10")
     assert [(row["verb"], row["requests"], row["messages"]) for row in rows] == [
         ("post", 6, 58),
@@ -345,7 +345,7 @@ def test_a_bench_measures_each_verb_and_leaves_nothing(zq: Zq) -> None:
 
 
 def test_a_percentile_is_a_span_that_was_measured() -> None:
-    """Nearest rank."""
+    """The percentile is computed by the nearest-rank method."""
     spans = [float(number) for number in range(1, 201)]
     assert [percentile(spans, part) for part in (0, 50, 99, 100)] == [1, 100, 198, 200]
     assert percentile([7.0], 50) == 7
@@ -353,7 +353,7 @@ def test_a_percentile_is_a_span_that_was_measured() -> None:
 
 
 def test_attributes_survive_export_and_import(zq: Zq, tmp_path: Path) -> None:
-    """Each with its type. A listing shows them, too."""
+    """Each attribute keeps its type, and a listing shows it."""
     given = ["a=x", "b:Number=1.5", "c:Binary=AAEC", "d:String.uuid=7=f", "e:Number=0.10"]
     zq("post", "jobs", '"body"', *(part for each in given for part in ("--attribute", each)))
     expected = {

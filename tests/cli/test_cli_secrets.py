@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords and tokens of the command line: never said back, and a word where they are not safe."""
+"""Passwords and tokens on the command line: never printed, and warnings if they are not safe."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ PROFILE = '[profiles.default]\nurl = "{url}"\nproject = "acme"\ntoken = "t0ken"\
         *(f"u:{PASSWORD}@host", f"//u:{PASSWORD}@host:8888"),
     ],
 )
-def test_a_url_that_is_none_is_refused_without_its_password(zq: Zq, url: str) -> None:
-    """By a flag and by the environment."""
+def test_invalid_url_is_refused_without_its_password(zq: Zq, url: str) -> None:
+    """The URL may come from a flag or the environment."""
     for said in (zq.refused(2, "--url", url, "queue", "list"), zq.refused(2, "queue", "list", ZQ_URL=url)):
         assert "is not a server URL" in said
         assert PASSWORD not in said
@@ -35,13 +35,13 @@ def test_a_url_that_is_none_is_refused_without_its_password(zq: Zq, url: str) ->
     "words", [["queue", "URL"], ["--ulr", "URL"], ["queue", "list", "URL"], ["URL"], ["--ulr=URL"]]
 )
 def test_a_usage_error_holds_no_password(zq: Zq, words: list[str]) -> None:
-    """Click quotes what it does not know."""
+    """Click quotes unknown words in its errors."""
     said = zq.refused(2, *(word.replace("URL", f"http://u:{PASSWORD}@host") for word in words))
     assert PASSWORD not in said
 
 
-def test_a_token_that_is_no_text_is_named_and_not_shown(zq: Zq) -> None:
-    """Its variable is."""
+def test_token_that_is_not_utf8_is_named_and_not_shown(zq: Zq) -> None:
+    """The error names the variable."""
     said = zq.refused(2, "queue", "list", ZQ_TOKEN=f"{PASSWORD}\udcff")
     assert said == "ZQ_TOKEN is not UTF-8."
 
@@ -50,7 +50,7 @@ def test_a_token_that_is_no_text_is_named_and_not_shown(zq: Zq) -> None:
     ("mode", "warned"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o666, True)]
 )
 def test_a_profile_that_others_can_read_is_warned_of(zq: Zq, tmp_path: Path, mode: int, warned: bool) -> None:
-    """Only if it gives a token; the command runs all the same, and the token is not shown."""
+    """The command warns only if the profile has a token; the command still runs and never shows the token."""
     file = tmp_path / "profiles.toml"
     file.write_text(PROFILE.format(url=zq.env["ZQ_URL"]))
     file.chmod(mode)
@@ -73,7 +73,7 @@ def test_a_profile_that_others_can_read_is_warned_of(zq: Zq, tmp_path: Path, mod
     ],
 )
 def test_a_token_in_clear_over_the_network_is_warned_of(url: str, warned: bool) -> None:
-    """To this machine, or by TLS, it may go."""
+    """A token may be sent to this machine or over TLS without a warning."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("zq.cli.profiles.note", found.append)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the command line is configured, what it says when something is wrong, and how it talks to people and programs."""
+"""Configuration, errors, output formats, verbosity and completion of the command line."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ uri = "x"
 
 @pytest.fixture
 def profiles(zq: Zq, tmp_path: Path) -> Zq:
-    """With a file of profiles, and nothing of the server in the environment."""
+    """Write a file with profiles and remove the server from the environment."""
     file = tmp_path / "zq" / "config.toml"
     file.parent.mkdir()
     file.write_text(PROFILES.replace("{url}", zq.env["ZQ_URL"]))
@@ -38,7 +38,7 @@ def profiles(zq: Zq, tmp_path: Path) -> Zq:
 
 
 def project_of(zq: Zq, *words: str, **env: str) -> str:
-    """Which project a run works in: by the queue that it makes there."""
+    """Return the project of a run, which is identified by a new queue."""
     zq.run(*words, "queue", "create", "here", **env)
     found = [name for name in ("from-file", "other", "by-env", "by-flag") if zq("--project", name, "queue", "list")]
     for name in found:
@@ -47,7 +47,7 @@ def project_of(zq: Zq, *words: str, **env: str) -> str:
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(profiles: Zq) -> None:
-    """Each member by itself: the URL is the file's in all of these."""
+    """Each setting is resolved separately: the URL is always the file's."""
     assert project_of(profiles) == "from-file"
     assert project_of(profiles, "--profile", "other") == "other"
     assert project_of(profiles, ZQ_PROFILE="other") == "other"
@@ -55,8 +55,8 @@ def test_flags_win_over_the_environment_and_that_over_the_file(profiles: Zq) -> 
     assert project_of(profiles, "--project", "by-flag", ZQ_PROJECT="by-env") == "by-flag"
 
 
-def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Path) -> None:
-    """The file and the member are named."""
+def test_configuration_errors_are_reported(profiles: Zq, tmp_path: Path) -> None:
+    """The error names the file and the member."""
     assert "has no profile nope" in profiles.refused(2, "--profile", "nope", "queue", "list")
     assert "uri is not one of" in profiles.refused(2, "--profile", "broken", "queue", "list")
     assert "no configuration file" in profiles.refused(2, "--config", str(tmp_path / "no"), "queue", "list")
@@ -67,7 +67,7 @@ def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Pa
 
 
 def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
-    """Of the command line, of the server, of the network, of files."""
+    """An error of the command line, the server or the network has an exit code of its kind."""
     assert zq.refused(2, "nonsense") == "No such command 'nonsense'."
     assert "Missing argument" in zq.refused(2, "queue", "create")
     assert "no queue lost" in zq.refused(3, "queue", "show", "lost")
@@ -79,13 +79,13 @@ def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
 
 
 def test_the_command_line_needs_nothing_of_the_server() -> None:
-    """It can be installed by itself."""
+    """The command line can be installed without the server."""
     code = f"import sys, zq.cli.root; print(*{{{', '.join(map(repr, SERVERS.split()))}}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_a_post_that_stopped_has_the_code_of_its_cause() -> None:
-    """Not the code of the class that only says where it stopped."""
+    """The exit code is not that of ``PostStopped``, which only reports how far the post came."""
     stopped = PostStopped([], [])
     stopped.__cause__ = Unavailable("away")
     assert exit_code(stopped) == 7
@@ -94,7 +94,7 @@ def test_a_post_that_stopped_has_the_code_of_its_cause() -> None:
 
 
 def test_people_get_tables_and_programs_json(zq: Zq) -> None:
-    """``--table`` and ``--json`` are heeded before and behind the command."""
+    """``--table`` and ``--json`` work before and after the command."""
     zq("queue", "create", "jobs", "owner=shop", "size=3")
     (listed,) = zq("queue", "list")
     assert listed["metadata"]["owner"] == "shop"
@@ -108,7 +108,7 @@ def test_people_get_tables_and_programs_json(zq: Zq) -> None:
 
 
 def test_verbose_shows_requests_but_never_the_token(zq: Zq) -> None:
-    """Both ways, on standard error."""
+    """Requests and responses are shown on standard error."""
     shown = zq.run("--token", "secret", "queue", "list", "-v").stderr
     assert f"> GET {zq.env['ZQ_URL']}/v2/queues" in shown
     assert "< HTTP/1.1 200 OK" in shown
@@ -117,7 +117,7 @@ def test_verbose_shows_requests_but_never_the_token(zq: Zq) -> None:
 
 
 def test_names_are_completed_from_the_server(zq: Zq) -> None:
-    """Queues where a queue is wanted, topics where a topic is; nothing and no noise without a server."""
+    """Queue and topic names are completed; without a server the completion is empty and silent."""
 
     def completed(*words: str, **env: str) -> list[str]:
         line = " ".join(["zq", *words])

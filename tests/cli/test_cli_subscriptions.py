@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq subscription`` and ``zq deliveries``: every command, on queues and topics."""
+"""``zq subscription`` and ``zq deliveries``: every command, for queues and topics."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +20,13 @@ def delivering() -> Iterator[ZqServer]:
 
 @pytest.fixture
 def own(delivering: ZqServer, tmp_path: Path) -> Zq:
-    """The command line against a server that delivers."""
+    """Return a command line for a server that delivers notifications."""
     return Zq(delivering.url, tmp_path)
 
 
 @pytest.mark.parametrize("more", [[], ["--topic"]], ids=["queue", "topic"])
 def test_a_subscription_is_made_shown_changed_and_ended(own: Zq, more: list[str]) -> None:
-    """Its secret is shown once; a table has no secret."""
+    """The secret is shown once, and never in a table."""
     with Sink() as sink:
         hook = f"{sink.url}/hook"
         created = "subscription", "create", "news", hook, "--ttl", "600", "--options", '{"post_headers": {"X-A": "b"}}'
@@ -51,13 +51,13 @@ def test_a_subscription_is_made_shown_changed_and_ended(own: Zq, more: list[str]
 
 
 def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -> None:
-    """With a secret that was made anew."""
+    """The redelivery is signed with the rotated secret."""
     with Sink() as sink:
         (made,) = own("subscription", "create", "jobs", f"{sink.url}/hook")
         wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 60, "the confirmation request")
         own("subscription", "confirm", "jobs", made["id"])
         (rotated,) = own("subscription", "secret", "jobs", made["id"])
-        sink.answers["/hook"] = 302  # which is given up at once
+        sink.answers["/hook"] = 302  # which fails without a retry
         own("post", "jobs", "-", given="1\n2\n3\n")
         of = ["jobs", made["id"]]
         wait_for(lambda: len(own("deliveries", "list", *of)) == 3, 60, "three dead deliveries")
@@ -88,8 +88,8 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
         (3, ["list", "none"], "There is no queue none"),
     ],
 )
-def test_what_cannot_be_is_refused(own: Zq, code: int, words: list[str], sentence: str) -> None:
-    """Each by one line."""
+def test_invalid_subscription_arguments_are_rejected(own: Zq, code: int, words: list[str], sentence: str) -> None:
+    """Each error is one line."""
     result = own.run("subscription", *words)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert sentence in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Likely mistakes are reported: names that are not there, unknown rules, delays, bodies, broken queues."""
+"""Likely mistakes: missing queues, unknown settings, ignored delays, malformed bodies, broken queues."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ from zq.storage import connect
     ids=" ".join,
 )
 def test_a_missing_queue_is_named_with_the_one_that_was_meant(zq: Zq, words: list[str]) -> None:
-    """One that is there and empty is no mistake."""
+    """An existing empty queue is not an error."""
     zq("queue", "create", "orders")
     assert zq.refused(3, *words) == "There is no queue ordres in the project; did you mean orders?"
     assert [queue["name"] for queue in zq("queue", "list")] == ["orders"]
@@ -44,7 +44,7 @@ def test_a_missing_queue_is_named_with_the_one_that_was_meant(zq: Zq, words: lis
     "words", [["tail"], ["topic", "show"], ["topic", "stats"], ["topic", "delete"], ["topic", "purge"]], ids=" ".join
 )
 def test_a_missing_topic_is_named(zq: Zq, words: list[str]) -> None:
-    """Nothing like it is there either."""
+    """The error suggests no name if no similar topic exists."""
     zq("topic", "create", "news")
     assert zq.refused(3, *words, "wether") == "There is no topic wether in the project."
 
@@ -52,8 +52,8 @@ def test_a_missing_topic_is_named(zq: Zq, words: list[str]) -> None:
 ID = "01a21a275ef5663ba78a65dc6ab1822d"
 
 
-def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) -> None:
-    """All that are not are named."""
+def test_existing_queues_are_processed_and_missing_queues_are_reported(zq: Zq) -> None:
+    """Each missing queue is named."""
     zq("post", "jobs", "x")
     for words in (["stats"], ["purge"], ["delete"]):
         result = zq.run("queue", *words, "jbos", "jobs", "lost")
@@ -65,7 +65,7 @@ def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) ->
 
 
 def test_an_empty_queue_is_no_mistake(zq: Zq) -> None:
-    """Nor is one whose messages are all claimed."""
+    """A queue whose messages are all claimed is not an error, either."""
     zq("queue", "create", "jobs", "_history_ttl=60")
     for words in (["list"], ["pop"], ["claim"], ["history"], ["consume", "--until-empty", "--wait", "0"]):
         assert zq(words[0], "jobs", *words[1:]) == []
@@ -73,7 +73,7 @@ def test_an_empty_queue_is_no_mistake(zq: Zq) -> None:
 
 
 def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> None:
-    """The message that makes the queue reaches it."""
+    """The consumer gets the message that creates the queue."""
     with zq.start("consume", "later", "--count", "1") as process:
         assert process.stderr is not None
         stderr = process.stderr.readline()
@@ -84,8 +84,8 @@ def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> Non
 
 
 @pytest.mark.parametrize("verb", ["create", "set"])
-def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None:
-    """Other names may be anything."""
+def test_unknown_settings_are_warned_of_and_stored(zq: Zq, verb: str) -> None:
+    """Keys without an underscore may have any name."""
     zq("queue", "create", "jobs")
     result = zq.run("queue", verb, "jobs", "_dead_leter_queue=dead", "owner=shop")
     assert result.exit_code == 0
@@ -98,7 +98,7 @@ def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None
 
 
 def test_a_delay_that_the_queue_ignores_is_refused_unless_forced(zq: Zq, tmp_path: Path) -> None:
-    """From an argument, standard input and a file; a delayed queue takes it."""
+    """The delay of an argument, standard input or file is rejected; a delayed queue accepts it."""
     (tmp_path / "lines").write_text("1\n2\n")
     for count, words in enumerate((["x"], ["-"], ["--file", str(tmp_path / "lines")])):
         result = zq.run("post", "jobs", *words, "--delay", "10", given="1\n2\n")
@@ -113,8 +113,8 @@ def test_a_delay_that_the_queue_ignores_is_refused_unless_forced(zq: Zq, tmp_pat
 
 @pytest.mark.parametrize("words", [["post", "jobs"], ["topic", "publish", "jobs"]], ids=" ".join)
 @pytest.mark.parametrize("body", ['{"a": 1', ' [1, 2"', "[INFO] started"])
-def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: str) -> None:
-    """Unless it is said to be a text."""
+def test_malformed_json_body_is_refused(zq: Zq, words: list[str], body: str) -> None:
+    """``--text`` posts the body as text."""
     stderr = zq.refused(2, *words, body)
     assert "looks like JSON but does not parse" in stderr
     assert "--text" in stderr
@@ -123,7 +123,7 @@ def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: s
 
 
 def test_lines_that_are_no_json_are_refused_with_what_lines_are(zq: Zq, tmp_path: Path) -> None:
-    """Pretty-printed JSON is what people try."""
+    """Users often try to post pretty-printed JSON."""
     pretty = json.dumps({"a": 1}, indent=2)
     (tmp_path / "pretty.json").write_text(pretty)
     for words in (["-"], ["--file", str(tmp_path / "pretty.json")]):
@@ -133,7 +133,7 @@ def test_lines_that_are_no_json_are_refused_with_what_lines_are(zq: Zq, tmp_path
 
 
 def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:
-    """One whose dead letter queue has an impossible name, stored when servers still took it: it is named."""
+    """The error names the queue, whose dead-letter queue has an invalid name from an old server."""
     store = f"rocksdb://{tmp_path}/store"
     storage = connect(store)
     storage.queues.create(QueueRef("acme", "bad"), b'{"_dead_letter_queue": "bad name"}')
@@ -165,7 +165,7 @@ def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_a_command_about_a_part_of_a_missing_queue_names_the_queue(zq: Zq, words: tuple[str, ...]) -> None:
-    """With the name that may be meant; with the queue there, the sentence is about the part."""
+    """The error suggests a similar name; if the queue exists, the error is about the claim, message or subscription."""
     kind = "topic" if "--topic" in words else "queue"
     verbs = 2 if words[0] in ("subscription", "deliveries") else 1
     zq(kind, "create", "orders")

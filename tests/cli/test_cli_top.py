@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq top``: what comes and goes in each queue, in all of them, and on a terminal by keys."""
+"""``zq top``: rates of each queue and of all queues, and keys on a terminal."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ from zq.client import Client, Stats
 
 
 class Screen:
-    """A terminal of so many lines, and all that was ever shown on it."""
+    """A terminal with a number of lines, and everything that was shown on it."""
 
     def __init__(self, lines: int) -> None:
         self.there, self.here = pty.openpty()
@@ -34,7 +34,7 @@ class Screen:
         os.write(self.there, key.encode())
 
     def shows(self, pattern: str) -> None:
-        """Waits until it does, from here on."""
+        """Wait until new output matches the pattern."""
         wait_for(lambda: re.search(pattern, self._read()), 60, pattern)
         self.shown = ""
 
@@ -46,7 +46,7 @@ class Screen:
 
 @contextmanager
 def watched(zq: Zq, *words: str, lines: int = 24) -> Iterator[tuple[Screen, Process]]:
-    """``zq top`` on a terminal, which afterwards is as it was before."""
+    """Run ``zq top`` on a terminal, and check that the terminal's modes are restored."""
     screen = Screen(lines)
     ends = {"stdin": screen.here, "stdout": screen.here, "stderr": screen.here}
     with zq.start("top", "--interval", "0.3", *words, **ends) as process:
@@ -61,7 +61,7 @@ def sampler_of(zq: Zq, limit: int = 100, sort: str = "messages") -> Sampler:
 
 
 def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
-    """Also if both are equal, and the depth stays; the first look has none."""
+    """Equal rates in and out are shown although the depth stays; the first sample has no rates."""
     zq("post", "jobs", given="1\n" * 40)
     zq("queue", "create", "idle")
     sampler = sampler_of(zq)
@@ -84,17 +84,17 @@ def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
     ("before", "now", "rates"),
     [(None, None, (None, None, 2)), (None, 5, (None, None, 2)), (9, 5, (None, None, 2)), (5, 15, (5, 3, 2))],
 )
-def test_where_nothing_is_counted_only_the_change_is_shown(
+def test_store_without_counters_shows_only_the_change(
     before: int | None, now: int | None, rates: tuple[float | None, ...]
 ) -> None:
-    """On Redis; when a queue was made anew; and when a power cut set the count back."""
+    """There are no rates on Redis, after a queue was created again, and after a power failure reset the counter."""
     then = Sample(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
     row = queue_metrics("jobs", Sample(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
     assert (row.came, row.left, row.change) == rates
 
 
 def test_without_a_terminal_it_is_one_look_with_rates(zq: Zq) -> None:
-    """A line of JSON for each queue, in the order and as many as asked for."""
+    """Without a terminal the output is a JSON line for each queue, sorted and limited by the options."""
     for name, count in (("a", 1), ("b", 3), ("c", 2)):
         zq("post", name, given="1\n" * count)
     by_messages = zq("top", "--interval", "0.1")
@@ -111,7 +111,7 @@ def test_without_a_terminal_it_is_one_look_with_rates(zq: Zq) -> None:
 
 
 def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
-    """It says if there are more."""
+    """The sum's name shows whether there are more queues."""
     for name in "abc":
         zq("post", name, given="1\n2\n")
     sampler = sampler_of(zq, limit=2)
@@ -122,8 +122,8 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
     assert total_metrics([], more=False) == QueueMetrics("0 queues", 0, 0, 0)
 
 
-def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
-    """As the server has counted all of them, whatever their names."""
+def test_limited_list_has_the_first_queues_of_the_order(zq: Zq) -> None:
+    """The order is that of the server's counts, not that of the names."""
     for name, count in (("a", 1), ("b", 2), ("c", 3)):
         zq("post", name, given="1\n" * count)
     counted = Client(zq.env["ZQ_URL"], zq.project)
@@ -133,8 +133,8 @@ def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
     counted.close()
 
 
-def test_what_is_not_known_comes_last() -> None:
-    """Largest first, and equal ones by name; names from the first."""
+def test_unknown_numbers_are_last() -> None:
+    """Numbers are sorted from the largest, then by name; unknown numbers are last."""
     rows = [
         QueueMetrics("c", 1, 0, 0),
         QueueMetrics("b", 5, 0, 0, came=2),
@@ -145,7 +145,7 @@ def test_what_is_not_known_comes_last() -> None:
 
 
 def test_keys_change_the_order_and_end_it(zq: Zq) -> None:
-    """Messages that come are seen as a rate; no more queues are drawn than the terminal has lines for."""
+    """Posted messages appear as a rate, and the table has at most as many queues as fit."""
     for name in "abcdefgh":
         zq("queue", "create", name)
     zq("post", "h", given="1\n" * 50)
@@ -164,7 +164,7 @@ def test_keys_change_the_order_and_end_it(zq: Zq) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(zq: Zq, number: int) -> None:
-    """Keys are shown again."""
+    """The terminal echoes keys again."""
     with watched(zq) as (screen, process):
         screen.shows("0 queues")
         process.send_signal(number)
@@ -172,7 +172,7 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(zq: Zq, number: int)
 
 
 def test_on_a_terminal_it_may_end_by_itself(zq: Zq) -> None:
-    """After so many looks with rates, or after one that is not drawn over."""
+    """``zq top`` ends after ``--looks`` samples with rates, or after a single sample with ``--once``."""
     zq("post", "jobs", "1")
     with watched(zq, "--looks", "2") as (screen, process):
         screen.shows(r"jobs +1 +0 +0\.0 +0\.0 +0\.0 ")
@@ -184,6 +184,6 @@ def test_on_a_terminal_it_may_end_by_itself(zq: Zq) -> None:
 
 
 def test_a_paused_queue_is_marked() -> None:
-    """In the table's first column, by what is paused."""
+    """The first column shows what is paused."""
     shown = [QueueMetrics("jobs", 0, 0, 0, paused=paused).shown_name for paused in (None, "claims", "posts", "all")]
     assert shown == ["jobs", "jobs (claims paused)", "jobs (posts paused)", "jobs (paused)"]

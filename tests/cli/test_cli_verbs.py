@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each command that asks the server something small, by what it prints and what the next one finds."""
+"""The small commands of ``zq``: their output and their effect on the next command."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def bodies(messages: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_queues_and_topics_are_made_changed_counted_and_removed(zq: Zq, kind: str) -> None:
-    """The same commands for both."""
+    """Queues and topics have the same commands."""
     assert zq(kind, "create", "news", "owner=shop") == [{"name": "news", "created": True}]
     assert zq(kind, "create", "news") == [{"name": "news", "created": False}]
     zq(kind, "create", "other")
@@ -38,7 +38,7 @@ def test_queues_and_topics_are_made_changed_counted_and_removed(zq: Zq, kind: st
 
 
 def test_a_queue_is_paused_and_resumed(zq: Zq) -> None:
-    """Wholly, or claims or posts alone; ``show`` and ``top`` say so."""
+    """The queue, or only its claims or posts, can be paused; ``show`` and ``top`` report the pause."""
     zq("post", "jobs", "1")
     assert zq("queue", "pause", "jobs", "--claims") == [{"name": "jobs", "paused": "claims"}]
     assert zq("queue", "show", "jobs")[0]["_paused"] == "claims"
@@ -57,7 +57,7 @@ def test_a_queue_is_paused_and_resumed(zq: Zq) -> None:
 
 
 def test_bodies_are_json_or_else_texts(zq: Zq) -> None:
-    """``--text`` takes them as they are; standard input gives a message for each line."""
+    """``--text`` posts bodies unchanged; standard input is one message for each line."""
     zq("post", "jobs", '{"a": 1}')
     zq("post", "jobs", "hello")
     zq("post", "jobs", "17", "--text")
@@ -71,7 +71,7 @@ def test_bodies_are_json_or_else_texts(zq: Zq) -> None:
 
 
 def test_a_key_stores_one_message_once_and_a_delay_hides_it(zq: Zq) -> None:
-    """Options of one message."""
+    """The options apply to one message."""
     first = zq("post", "jobs", "a", "--key", "k", "--ttl", "90")
     assert zq("post", "jobs", "a", "--key", "k", "--ttl", "90") == first
     assert zq("get", "jobs", first[0]["id"])[0]["ttl"] == 90
@@ -82,7 +82,7 @@ def test_a_key_stores_one_message_once_and_a_delay_hides_it(zq: Zq) -> None:
 
 
 def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
-    """Each message ends where it was sent."""
+    """Each message is where the commands moved it."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")
     zq("post", "jobs", "-", given="0\n1\n2\n3\n4\n")
     held = zq("claim", "jobs", "--limit", "5", "--ttl", "60")
@@ -106,7 +106,7 @@ def test_claims_are_settled_moved_and_released_by_hand(zq: Zq) -> None:
 
 
 def test_live_claims_are_listed(zq: Zq) -> None:
-    """Of a queue, or of all; as a table with how long ago, and how long still."""
+    """Claims of a queue or of all queues are listed; the table has age and remaining time."""
     zq("post", "jobs", "x")
     zq("post", "more", "y")
     assert zq("claims") == []
@@ -125,7 +125,7 @@ def test_live_claims_are_listed(zq: Zq) -> None:
 
 
 def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
-    """ResourceLine by the queue that they come from, or by their own."""
+    """Dead letters are found by their source queue or by their dead-letter queue."""
     zq("queue", "create", "jobs", "_dead_letter_queue=jobs.dead")
     zq("post", "jobs", "x")
     (held,) = zq("claim", "jobs")
@@ -143,7 +143,7 @@ def test_dead_letters_are_listed_and_go_back(zq: Zq) -> None:
 
 
 def test_live_messages_are_no_dead_letters(zq: Zq) -> None:
-    """Of a queue that no other one names, and whose messages came from nowhere: they stay where they are."""
+    """A queue that is not a dead-letter queue is rejected, and its messages stay."""
     zq("post", "jobs", "x")
     for words in (["dlq", "list", "jobs"], ["dlq", "redrive", "jobs", "--to", "elsewhere"]):
         assert "jobs has no dead-letter queue and is not one." in zq.refused(3, *words)
@@ -153,7 +153,7 @@ def test_live_messages_are_no_dead_letters(zq: Zq) -> None:
 
 
 def test_messages_that_are_not_there_are_named(zq: Zq) -> None:
-    """Those that are there are shown."""
+    """Existing messages are shown."""
     (posted,) = zq("post", "jobs", "x")
     lost = "01a1ff731847d13bb34e49c265324706"
     result = zq.run("get", "jobs", posted["id"], lost)
@@ -162,7 +162,7 @@ def test_messages_that_are_not_there_are_named(zq: Zq) -> None:
 
 
 def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
-    """By id and by time."""
+    """Finished messages are selected by id or by time."""
     zq("queue", "create", "jobs", "_history_ttl=600")
     zq("post", "jobs", "-", given="1\n2\n")
     first, _ = zq("pop", "jobs", "--limit", "2")
@@ -178,7 +178,7 @@ def test_what_has_finished_is_listed_and_replayed(zq: Zq) -> None:
 
 
 def test_what_was_changed_is_listed(zq: Zq) -> None:
-    """The latest first; a purge with its number of messages."""
+    """The latest change is first, and a purge has its number of messages."""
     zq("post", "jobs", "-", given="1\n2\n")
     zq("queue", "purge", "jobs")
     zq("queue", "delete", "jobs")
@@ -193,7 +193,7 @@ def test_what_was_changed_is_listed(zq: Zq) -> None:
 
 
 def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
-    """One topic, and all that match."""
+    """``zq tail`` reads one topic, or all topics that match a pattern."""
     zq("topic", "publish", "news.eu", "Oslo", "--attribute", "kind=city", "--attribute", "n:Number=1.5")
     zq("topic", "publish", "news.us", "-", given='"Ohio"\n"Iowa"\n')
     heard = zq("tail", "--match", "news.*", "--from", "0", "--limit", "3")
@@ -209,13 +209,12 @@ def test_topics_are_published_and_read_from_a_sequence(zq: Zq) -> None:
     zq.refused(2, "tail", "news.eu", "--from", "x")
 
 
-def test_health_says_how_it_is(zq: Zq) -> None:
-    """Once."""
+def test_health_reports_ok(zq: Zq) -> None:
     assert zq("health")[0]["status"] == "ok"
 
 
 def test_messages_of_one_state_are_listed_and_one_is_found(zq: Zq) -> None:
-    """``list --state`` and ``find``; what cannot go together is refused."""
+    """``list --state`` and ``find`` work, and contradictory options are rejected."""
     zq("queue", "create", "jobs", "_default_message_delay=60")
     [posted] = zq("post", "jobs", '{"n": 1}')
     assert zq("list", "jobs", "--state", "ready") == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume``: commands that succeed and fail, whole claims, signals; pipes."""
+"""``zq consume``: commands that succeed or fail, whole claims, signals and pipes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from zq.client import Message
 
 
 def script(tmp_path: Path, code: str) -> str:
-    """A command that runs some Python; ``name``: what {} stood for."""
+    """Return a command that runs Python code; ``name`` is the value of {}."""
     file = tmp_path / "work.py"
     file.write_text(
         f"import json, os, pathlib, sys, time\nfolder = pathlib.Path({str(tmp_path)!r})\nname = sys.argv[1]\n{code}"
@@ -39,7 +39,7 @@ def everything(zq: Zq) -> list[Any]:
 
 
 def test_each_message_goes_to_a_command_and_those_that_fail_come_back(zq: Zq, tmp_path: Path) -> None:
-    """The body on standard input, the id for {}; what failed waits, and counts its claims."""
+    """The command gets the body on standard input and the id for {}; a failed message is delayed."""
     ids = post(zq, 6)
     command = script(
         tmp_path, "body = sys.stdin.read()\n(folder / name).write_text(body)\nsys.exit(int(body) % 3 == 2)"
@@ -55,14 +55,14 @@ def test_each_message_goes_to_a_command_and_those_that_fail_come_back(zq: Zq, tm
 
 
 def test_a_command_that_reads_nothing_of_a_large_body_is_no_failure(zq: Zq) -> None:
-    """Its exit code alone decides."""
+    """Only the exit code counts."""
     zq("post", "jobs", "x" * 200_000)
     zq("consume", "jobs", "--exec", "true", "--until-empty", "--wait", "0")
     assert everything(zq) == []
 
 
 def test_a_whole_claim_goes_to_one_command(zq: Zq, tmp_path: Path) -> None:
-    """As JSON lines; {} is the claim. All of it is deleted, or all of it comes back."""
+    """The command gets JSON lines and the claim for {}; all messages are deleted or all are released."""
     post(zq, 30)
     keep = script(tmp_path, "(folder / name).write_text(sys.stdin.read())")
     options = ["--batch", "--until-empty", "--wait", "0", "--concurrency", "2"]
@@ -78,22 +78,22 @@ def test_a_whole_claim_goes_to_one_command(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_without_a_command_messages_are_printed(zq: Zq) -> None:
-    """As JSON lines, and deleted."""
+    """The messages are JSON lines and are deleted."""
     post(zq, 25)
     printed = zq("consume", "jobs", "--until-empty", "--wait", "0")
     assert [message["body"] for message in printed] == list(range(25))
     assert everything(zq) == []
 
 
-def test_what_cannot_be_run_is_refused_before_anything_is_claimed(zq: Zq) -> None:
-    """No message is touched."""
+def test_invalid_command_is_refused_before_any_claim(zq: Zq) -> None:
+    """The command claims no message."""
     assert "no command 'nowhere-to-be-found'" in zq.refused(2, "consume", "jobs", "--exec", "nowhere-to-be-found {}")
     zq.refused(2, "consume", "jobs", "--exec", "'")
     zq.refused(2, "consume", "jobs", "--batch")
 
 
 def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
-    """What was begun is finished and deleted; all else is free at once. Exit code 0."""
+    """Running commands finish and their messages are deleted; all others are ready immediately; the exit code is 0."""
     post(zq, 5)
     command = script(
         tmp_path,
@@ -110,7 +110,7 @@ def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_whole_claims_too(zq: Zq, tmp_path: Path) -> None:
-    """The claim in hand is settled."""
+    """The active claim is settled."""
     post(zq, 3)
     command = script(tmp_path, "(folder / 'begun').touch()\nwhile not (folder / 'go').exists(): time.sleep(0.01)\n")
     with zq.start("consume", "jobs", "--batch", "--exec", command, "--concurrency", "1", "--wait", "1") as process:
@@ -122,23 +122,23 @@ def test_sigterm_ends_whole_claims_too(zq: Zq, tmp_path: Path) -> None:
 
 
 def pending(pid: int) -> bool:
-    """Whether a signal is on its way to a process."""
+    """Return whether a process has a pending signal."""
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status["SigPnd"], 16) + int(status["ShdPnd"], 16) > 0
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bool) -> None:
-    """No command is left behind, nor a message claimed."""
+    """No command keeps running, and no message stays claimed."""
     post(zq, 3)
     command = script(tmp_path, "(folder / 'pid').write_text(str(os.getpid()))\ntime.sleep(600)\n")
     options = ["--batch"] if whole else []
     with zq.start("consume", "jobs", "--exec", command, "--concurrency", "1", *options, forked=False) as process:
         wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60, "the command runs")
         process.send_signal(signal.SIGTERM)
-        # Else another thread may get the second one.
+        # Otherwise another thread may get the second signal.
         wait_for(lambda: not pending(process.pid), 60, "the first one was heard")
-        for _ in range(3):  # Python handles a signal late that arrives just before it waits for a lock
+        for _ in range(3):  # Python delays a signal that arrives just before a wait for a lock
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
@@ -152,7 +152,7 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
 
 
 def test_a_claim_goes_back_if_its_command_cannot_be_started(zq: Zq, tmp_path: Path) -> None:
-    """A file that is no program."""
+    """The file is not a program."""
     post(zq, 3)
     torn = tmp_path / "torn"
     torn.write_bytes(b"\x00")
@@ -174,7 +174,7 @@ def test_messages_handled_later_are_not_unhandled() -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:
-    """``zq list | head -1``: no traceback, nothing on standard error."""
+    """``zq list | head -1`` ends without a traceback and with nothing on standard error."""
     post(zq, 100)
     process = zq.start("list", "jobs", "--limit", "0")
     assert process.stdout is not None
@@ -187,7 +187,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:
 
 
 def test_a_terminal_gets_a_table_unasked(zq: Zq) -> None:
-    """By what standard output is."""
+    """The default format depends on standard output."""
     zq("queue", "create", "jobs")
     zq.env["TERM"] = "dumb"
     here, there = os.openpty()
@@ -200,7 +200,7 @@ def test_a_terminal_gets_a_table_unasked(zq: Zq) -> None:
 
 
 def test_exit_codes_and_sentences_reach_the_shell(zq: Zq) -> None:
-    """Not only in this process."""
+    """A separate process has the same exit code and error."""
     with zq.start("queue", "show", "lost") as process:
         out, stderr = process.communicate(timeout=60)
     assert (process.returncode, out, stderr) == (3, "", "zq: There is no queue lost in the project.\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client and the command line without what Unix alone has, as ``elsewhere`` simulates it."""
+"""The client and the command line without Unix features, as simulated by ``elsewhere``."""
 
 import json
 import os
@@ -22,14 +22,14 @@ PROGRAM = [sys.executable, elsewhere.__file__]
 
 
 class Elsewhere:
-    """The command line there, in the project of another one."""
+    """The command line in the simulation, with the project of another command line."""
 
     def __init__(self, zq: Zq, folder: Path) -> None:
         self._env = {**os.environ, **zq.env}
         self._folder = folder
 
     def __call__(self, *words: str, given: str = "") -> list[object]:
-        """The lines of JSON of a run that goes well."""
+        """Run ``zq`` successfully and return the JSON lines of standard output."""
         done = subprocess.run(
             [*PROGRAM, *words], env=self._env, cwd=self._folder, input=given, capture_output=True, text=True, timeout=60
         )
@@ -46,7 +46,7 @@ def there(zq: Zq, tmp_path: Path) -> Elsewhere:
 
 
 def test_every_module_can_be_imported() -> None:
-    """Those of Spark's command too, though not Spark."""
+    """The modules of Spark's commands can be imported without Spark."""
     done = subprocess.run(PROGRAM, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     names = set(done.stdout.split())
@@ -56,7 +56,7 @@ def test_every_module_can_be_imported() -> None:
 
 
 def test_messages_are_posted_listed_and_worked_on(there: Elsewhere, tmp_path: Path) -> None:
-    """By commands, which get the bodies."""
+    """The command of ``zq consume`` gets the bodies."""
     there("post", "jobs", "1")
     there("post", "jobs", "-", given="2\n3\n")
     assert [message["body"] for message in there("list", "jobs")] == [1, 2, 3]
@@ -69,7 +69,7 @@ def test_messages_are_posted_listed_and_worked_on(there: Elsewhere, tmp_path: Pa
 
 
 def test_a_file_is_posted_and_exported(there: Elsewhere, tmp_path: Path) -> None:
-    """The note beside it is written, and gone in the end; no file is replaced that is open."""
+    """The resume file is deleted at the end, and no open file is replaced."""
     (tmp_path / "events.ndjson").write_text("1\n" * 3000)
     assert there("post", "events", "--file", "events.ndjson")[0]["stored"] == 3000
     assert [file.name for file in tmp_path.glob("events*")] == ["events.ndjson"]
@@ -79,7 +79,7 @@ def test_a_file_is_posted_and_exported(there: Elsewhere, tmp_path: Path) -> None
 
 
 def test_an_upload_goes_on_where_it_stopped(there: Elsewhere, zq: Zq, tmp_path: Path) -> None:
-    """By the note of the run before."""
+    """The second run uses the resume file of the first."""
     zq("queue", "create", "events", "_max_messages_post_size=400")
     file = tmp_path / "events.ndjson"
     file.write_text("1\n" * 1500 + json.dumps("x" * 500) + "\n")
@@ -93,7 +93,7 @@ def test_an_upload_goes_on_where_it_stopped(there: Elsewhere, zq: Zq, tmp_path: 
 
 
 def test_a_second_signal_ends_the_command(there: Elsewhere, zq: Zq, tmp_path: Path) -> None:
-    """It alone, for there are no groups of processes."""
+    """The signal ends only the command itself, because there are no process groups."""
     there("post", "jobs", "1")
     sleep = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}.'); time.sleep(600)"
     command = shlex.join([sys.executable, "-c", sleep, str(tmp_path / "pid")])

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both clients behind one face, so that a test is written once: the asynchronous one on an event loop in a thread, its
-awaitables awaited and its iterators walked."""
+"""A common interface to both clients, so that each test is written once.
+
+The asynchronous client runs on an event loop in a thread; its coroutines are awaited and its iterators are consumed
+there.
+"""
 
 import asyncio
 import threading
@@ -18,7 +21,7 @@ KINDS = ["blocking", "asynchronous"]
 
 @contextmanager
 def client_of(kind: str, url: str, project: str = "acme", **options: Any) -> Iterator[Any]:
-    """A client of either kind."""
+    """Open a blocking or an asynchronous client."""
     if kind == "blocking":
         with Client(url, project, **options) as client:
             yield client
@@ -39,7 +42,7 @@ def client_of(kind: str, url: str, project: str = "acme", **options: Any) -> Ite
 
 
 class Loop:
-    """Runs what is awaitable."""
+    """A runner of coroutines on an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -49,7 +52,7 @@ class Loop:
 
 
 class Face:
-    """Something asynchronous as if it were not."""
+    """A blocking wrapper of an asynchronous object."""
 
     def __init__(self, target: Any, run: Loop) -> None:
         self._target = target
@@ -78,7 +81,7 @@ class Face:
         self._run(self._target.__aexit__(*error))
 
     def close(self) -> None:
-        """Of a generator, or of a client."""
+        """Close the generator or the client."""
         close = getattr(self._target, "aclose", None) or self._target.close
         self._run(close())
 
@@ -97,7 +100,7 @@ class Face:
 
 
 def bodies(messages: Any) -> list[Any]:
-    """Of messages, in their order."""
+    """Return the bodies of messages in order."""
     return [message.body for message in messages]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python client share: a server, and one whose clock is theirs."""
+"""Fixtures of the Python client's tests: a shared server, and a server with a settable clock."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ from zq.testing import Server, server
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[ZqServer]:
-    """One server for all tests of the client; each works in a project of its own."""
+    """Start one server for all tests of the client; each test has its own project."""
     with ZqServer("memory:", env={"OS_SIGNED_URL__SECRET_KEY": "k" * 32}) as server:
         yield server
 
@@ -27,7 +27,7 @@ def project() -> str:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which of the two clients."""
+    """Return which of the two clients the test uses."""
     kind: str = request.param
     return kind
 
@@ -46,6 +46,6 @@ def proxy(running: ZqServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def timed() -> Iterator[Server]:
-    """A server whose clock can be set ahead: claims last a minute at least, and no test waits for one to lapse."""
+    """Start a server with a settable clock, because claims last at least a minute and no test waits for an expiry."""
     with server() as ahead:
         yield ahead

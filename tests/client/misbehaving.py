@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A proxy before a real server that does to requests what networks and busy servers do."""
+"""A proxy in front of a real server that simulates faults of networks and busy servers."""
 
 import threading
 from collections import deque
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 
 class Trouble(NamedTuple):
-    """What befalls one request: it is passed on or not, then it is answered, hung up on, or left waiting."""
+    """The fault of one request: whether it is forwarded, then a response, a disconnection or a hang."""
 
     passes: bool = True
     status: int = 0
@@ -20,11 +20,11 @@ class Trouble(NamedTuple):
     hangs: bool = False
     content: bytes = b"<h1>trouble</h1>"
     late: bool = False
-    """Nothing else befalls it but that its answer waits for the ``gate``."""
+    """Only delay the response until the ``gate`` opens."""
 
 
 LOST_ANSWER = Trouble()
-"""The server does its work, and the connection breaks."""
+"""The server processes the request, and then the connection breaks."""
 LOST_REQUEST = Trouble(passes=False)
 BUSY = Trouble(passes=False, status=503)
 SILENT = Trouble(passes=False, hangs=True)
@@ -32,24 +32,24 @@ LATE = Trouble(late=True)
 
 
 class Proxy:
-    """``troubles`` befall the next requests, one each; those after them go well. ``seen``: all of them."""
+    """A proxy that applies each of ``troubles`` to one of the next requests and records all requests in ``seen``."""
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target).netloc
         self.troubles: deque[Trouble | None] = deque()
         self.commits: deque[Trouble] = deque()
-        """The same, for requests that commit."""
+        """Faults of the next requests that commit."""
         self.gate = threading.Event()
         self.fails_from: int | None = None
-        """So many requests go well, and no further one."""
+        """Number of requests that succeed before all others fail."""
         self.seen: list[tuple[str, str, str]] = []
-        """Method, path, Idempotency-Key."""
+        """Method, path and Idempotency-Key of each request."""
         self.ending = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def plan(self, *troubles: Trouble | None) -> None:
-        """What befalls the next requests."""
+        """Set the faults of the next requests and clear ``seen``."""
         self.seen.clear()
         self.troubles.extend(troubles)
 
@@ -89,12 +89,12 @@ class Proxy:
                 self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Log no requests."""
 
         return Handler
 
     def ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[Any], bytes]:
-        """The real server's answer."""
+        """Return the real server's response."""
         connection = HTTPConnection(self.target, timeout=120)
         connection.request(method, path, body, headers)
         reply = connection.getresponse()
@@ -104,7 +104,7 @@ class Proxy:
 
     @contextmanager
     def serving(self) -> Iterator["Proxy"]:
-        """Until the end of the block."""
+        """Run the proxy until the end of the block."""
         thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         thread.start()
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server check-store`` as an operator runs it: what it prints, and how it ends."""
+"""The output and the exit codes of ``zq-server check-store``."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def fill(uri: str) -> None:
 
 
 def test_a_sound_store_is_counted_and_the_command_ends_with_0(uri: str) -> None:
-    """What lies in it is counted by kind."""
+    """The output has the number of entries of each kind."""
     fill(uri)
     done = check_store(uri)
     assert done.code == 0, done.error
@@ -48,7 +48,7 @@ def test_a_sound_store_is_counted_and_the_command_ends_with_0(uri: str) -> None:
 
 
 def test_a_contradiction_is_shown_and_the_command_ends_with_1(uri: str, tmp_path) -> None:
-    """An index entry that points at nothing."""
+    """The store has an index entry of a message that does not exist."""
     fill(uri)
     store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)
     store.write([("ids", layout.id_key(layout.project_prefix("acme"), "nobody"), layout.pair.pack(1, 77))])
@@ -60,19 +60,21 @@ def test_a_contradiction_is_shown_and_the_command_ends_with_1(uri: str, tmp_path
 
 
 def commands_of_the_page() -> list[str]:
-    """What an operator does about damage."""
+    """Return the commands that the page gives for a damaged store."""
     (block,) = (block for block in blocks(ROOT / "api-ref/storage-rocksdb.md") if "zq-server salvage" in block.text)
     return [line for line in block.text.splitlines() if not line.startswith("#")]
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command of the page, with its paths in ``folder``."""
+    """Run a command of the page with its paths in ``folder``."""
     return follow([*SHELL, command.replace("/var/lib/", f"{folder}/").split(" > ")[0]], folder)
 
 
 def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path) -> None:
-    """On a store whose bodies have a corrupt block: exactly what is missing of the new store is reported as damaged
-    or lost; the new store is sound and is served, and the old one is as it was."""
+    """The bodies have a corrupt block, and salvage reports exactly the messages that the new store lacks.
+
+    The new store is consistent and can be served, and the old store is unchanged.
+    """
     old, new = tmp_path / "zq", tmp_path / "zq-new"
     ids = fill_and_flush(old)
     flip(table_of(old, "bodies"))
@@ -103,7 +105,7 @@ def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path
 
 
 def fill_and_flush(path: Path) -> set[str]:
-    """A queue of 1,000 messages in many blocks; their ids."""
+    """Fill a queue with 1,000 messages in many blocks and return their ids."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     ids = new_ids(1000, now)
     for begin in range(0, len(ids), 100):
@@ -116,7 +118,7 @@ def fill_and_flush(path: Path) -> set[str]:
 
 
 def test_a_salvage_without_a_target_or_of_another_store_is_refused(tmp_path: Path) -> None:
-    """Each by a sentence."""
+    """Each error is one line."""
     for command in (
         "zq-server salvage --store rocksdb:///nowhere",
         "zq-server salvage --store redis://x/0 --to /nowhere",
@@ -128,7 +130,7 @@ def test_a_salvage_without_a_target_or_of_another_store_is_refused(tmp_path: Pat
 
 
 def test_a_store_that_a_server_has_open_is_not_salvaged(uri: str, tmp_path: Path) -> None:
-    """And nothing is made."""
+    """The command creates no target folder."""
     with ZqServer(uri):
         done = run(f"zq-server salvage --store {uri} --to {tmp_path}/new", tmp_path)
     assert done.returncode == 2
@@ -138,7 +140,7 @@ def test_a_store_that_a_server_has_open_is_not_salvaged(uri: str, tmp_path: Path
 
 @pytest.mark.parametrize("store", ["rocksdb:///nowhere/at/all", "redis://127.0.0.1:1/0"])
 def test_what_cannot_be_checked_is_one_sentence_and_2(store: str) -> None:
-    """A folder without a store, which is not created, and a store of another kind."""
+    """A missing store, which is not created, and a store of another kind are rejected."""
     done = check_store(store)
     assert done.code == 2
     assert done.error.startswith("zq-server: ")
@@ -146,7 +148,7 @@ def test_what_cannot_be_checked_is_one_sentence_and_2(store: str) -> None:
 
 
 def test_a_store_that_a_server_has_open_is_not_checked(uri: str) -> None:
-    """One process owns it."""
+    """Only one process can open the store."""
     with ZqServer(uri):
         done = check_store(uri)
     assert done.code == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrator's methods of the Python client: pools, flavors and the limits of projects."""
+"""The administrator's methods of the Python client: pools, flavors and project limits."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def pooling() -> Iterator[ZqServer]:
 
 
 def as_admin(request: Any) -> Any:
-    """Add the role, which a server without authentication trusts."""
+    """Add the admin role, which a server without authentication trusts."""
     request.headers["X-Roles"] = "admin"
     return request
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming a queue: every way in which the work on a message can end, blocking and asynchronous alike."""
+"""Consumers, blocking and asynchronous: every outcome of the work on a message."""
 
 import itertools
 import signal
@@ -21,12 +21,12 @@ SHORT = {"wait": 0, "until_empty": True}
 
 
 def left(queue: Any) -> list[Any]:
-    """What can be claimed now, in order."""
+    """Return the bodies that can be claimed now, in order."""
     return bodies(queue.list(claimed=False))
 
 
-def test_what_the_loop_comes_back_from_is_committed(queue: Any) -> None:
-    """All messages once, in order; nothing is left, whatever the size of claims."""
+def test_message_is_settled_after_its_loop_iteration(queue: Any) -> None:
+    """Every message is delivered once and in order, and none is left, for any batch size."""
     queue.post_batch(range(45))
     assert bodies(queue.consume(batch=1000, **SHORT)) == list(range(45))
     assert queue.stats().total == 0
@@ -36,7 +36,7 @@ def test_what_the_loop_comes_back_from_is_committed(queue: Any) -> None:
 
 
 def test_an_exception_releases_with_back_off_and_gives_back_the_rest(queue: Any) -> None:
-    """The first is done, the second stays away for a while, longer each time; the third can be claimed at once."""
+    """The first message is deleted, the failed one is delayed by a growing back-off, the third is ready at once."""
     queue.post_batch(range(3))
 
     def fail(**how: Any) -> None:
@@ -54,7 +54,7 @@ def test_an_exception_releases_with_back_off_and_gives_back_the_rest(queue: Any)
 
 
 def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
-    """The message in hand too, unless its worker said otherwise before."""
+    """The current message is released, too, unless the worker has already settled it."""
     queue.post_batch(range(4))
     for message in queue.consume(wait=1, backoff=0):
         if message.body == 1:
@@ -67,7 +67,7 @@ def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
 
 
 def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
-    """Moved with a new body, buried, released with a delay, done; the last decision counts."""
+    """Messages are moved, buried, released with a delay or done; the last decision counts."""
     queue.create({"_dead_letter_queue": "dead"})
     queue.post_batch(["move", "bury", "release", "done", "plain"])
     for message in queue.consume(batch=5, **SHORT):
@@ -89,7 +89,7 @@ def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
 
 
 def test_work_buries_a_message_whose_body_cannot_be_decoded(queue: Any) -> None:
-    """A store may hold numbers that an earlier server accepted; another attempt would fail in the same way."""
+    """Another attempt would fail in the same way; old servers accepted numbers that the client cannot decode."""
     queue.create({"_dead_letter_queue": "dead"})
     queue.post_batch(["good", "bad"])
     seen = []
@@ -109,13 +109,13 @@ def test_work_buries_a_message_whose_body_cannot_be_decoded(queue: Any) -> None:
 
 
 def server_of(queue: Any) -> tuple[str, str]:
-    """Server and project of a handle."""
+    """Return the server and the project of a handle."""
     settings = queue.transport._settings
     return settings.url, settings.headers["X-Project-ID"]
 
 
 def test_a_refused_decision_is_reported_and_spoils_no_other(queue: Any) -> None:
-    """The queue has no dead letters: the message goes back, those settled with it are settled."""
+    """The queue has no dead-letter queue: the message is released, and the others are settled."""
     queue.post_batch(range(6))
 
     def work() -> None:
@@ -129,7 +129,7 @@ def test_a_refused_decision_is_reported_and_spoils_no_other(queue: Any) -> None:
 
 
 def test_handlers_work_side_by_side_and_a_failure_is_theirs_alone(queue: Any) -> None:
-    """Four at once; the one that raises releases its message, all others are committed, also by decision."""
+    """Four handlers run in parallel; a handler that raises releases its message, and the others are settled."""
     queue.post_batch(range(20))
     together, seen = threading.Barrier(4), []
 
@@ -148,7 +148,7 @@ def test_handlers_work_side_by_side_and_a_failure_is_theirs_alone(queue: Any) ->
 
 
 def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) -> None:
-    """After a second, so that a crash repeats little."""
+    """The claim is settled after a second, so that a crash repeats little work."""
     queue.post_batch(range(3))
     for message in queue.consume(batch=3, **SHORT):
         if message.body == 2:
@@ -157,7 +157,7 @@ def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) 
 
 
 def test_a_lapsed_claim_is_reported(timed: Server, kind: str) -> None:
-    """By an error, or to ``on_lost``; what was lost is worked on again."""
+    """The consumer raises an error or calls ``on_lost``, and the lost messages are redelivered."""
     with client_of(kind, timed.url) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(3))
@@ -205,7 +205,7 @@ print("ended well", flush=True)
 
 
 def worker(kind: str, url: str, project: str) -> "subprocess.Popen[str]":
-    """A consumer as a process: it prints each message and finishes it when it is given a line."""
+    """Start a consumer process that prints each message and finishes it after a line of input."""
     command = [sys.executable, "-c", WORKER, kind, url, project]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -217,7 +217,7 @@ def worker(kind: str, url: str, project: str) -> "subprocess.Popen[str]":
 def test_a_signal_ends_the_loop_after_the_message_in_hand(
     running: ZqServer, kind: str, project: str, number: signal.Signals
 ) -> None:
-    """It is committed, the rest of the claim is released at once, and the program goes on behind the loop."""
+    """The message is settled, the rest of the claim is released at once, and the program continues after the loop."""
     with client_of("blocking", running.url, project) as client, worker(kind, running.url, project) as process:
         queue = client.queue("jobs")
         queue.post_batch(range(5))
@@ -232,7 +232,7 @@ def test_a_signal_ends_the_loop_after_the_message_in_hand(
 
 
 def test_a_consumer_that_is_killed_loses_nothing(timed: Server, project: str) -> None:
-    """What it had in hand, or had claimed, comes back when its claim has lapsed."""
+    """Claimed messages are redelivered after the claim expires."""
     with client_of("blocking", timed.url, project) as client, worker("blocking", timed.url, project) as process:
         queue = client.queue("jobs")
         queue.post_batch(range(5))
@@ -250,7 +250,7 @@ def test_a_consumer_that_is_killed_loses_nothing(timed: Server, project: str) ->
 
 
 def test_a_consumer_outlives_a_restart_of_the_server(tmp_path) -> None:
-    """kill -9 while it works: every message is worked on, and none is left."""
+    """The server is killed with SIGKILL during the work; every message is delivered and none is left."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, PROJECT) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(6))
@@ -265,7 +265,7 @@ def test_a_consumer_outlives_a_restart_of_the_server(tmp_path) -> None:
 
 
 def test_consuming_again_begins_again(queue: Any) -> None:
-    """A consumer can be walked more than once, and waits for what is not there yet."""
+    """A consumer can be iterated again, and waits for new messages."""
     consumer = queue.consume(wait=1, until_empty=True)
     assert list(consumer) == []
     later = threading.Timer(0.3, queue.post_batch, [range(2)])
@@ -275,7 +275,7 @@ def test_consuming_again_begins_again(queue: Any) -> None:
 
 
 def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> None:
-    """Before a decision and after it."""
+    """The encoding is the same before and after a decision."""
     queue.post(1)
     for message in queue.consume(**SHORT):
         before = msgspec.to_builtins(message, enc_hook=str)
@@ -287,6 +287,6 @@ def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> No
 
 
 def test_no_value_of_the_client_encodes_a_mutable_scratch_field() -> None:
-    """Members of each value are those that an answer of the server can set."""
+    """A response of the server can set every field of the values."""
     own = {field.name for kind in (Delivery, Event, Finished) for field in msgspec.structs.fields(kind)}
     assert own - {field.name for field in msgspec.structs.fields(Message)} == {"topic", "outcome", "finished"}

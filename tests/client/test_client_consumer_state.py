@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests a consumer makes and when, without I/O: moments and answers are made up."""
+"""The requests of a consumer and their times, without I/O: the tests supply times and responses."""
 
 from math import inf
 
@@ -14,7 +14,7 @@ from zq.wire import extensions
 
 
 def state_with(count: int, **options: int) -> ConsumerState:
-    """The state of a consumer that claimed so many messages at moment 0."""
+    """Return the state of a consumer that claimed `count` messages at time 0."""
     state = ConsumerState(ConsumerOptions(queue="jobs", ttl=60, **options))
     bring(state, [Delivery(f"m{number}", 600, 0, Raw(b"1"), claim_count=1) for number in range(count)], 0)
     return state
@@ -37,7 +37,7 @@ def due(state: ConsumerState, now: float) -> PendingRequest:
 
 
 def due_or_none(state: ConsumerState, now: float) -> PendingRequest | None:
-    """The request that one maintenance thread or the other would send."""
+    """Return the request that either maintenance thread would send."""
     found = [what for what in (state.next_settlement(now), state.next_renewal(now)) if isinstance(what, PendingRequest)]
     return found[0] if found else None
 
@@ -47,7 +47,7 @@ def terms(request: PendingRequest) -> extensions.SettleTerms:
 
 
 def test_a_claim_is_renewed_at_each_third_of_its_ttl_while_work_is_left() -> None:
-    """Counted from the moment at which it was asked for; a claim without work is not renewed."""
+    """The time counts from the claim request; a claim whose messages are settled is not renewed."""
     state = state_with(1)
     delivery = taken(state, 1)
     assert due_or_none(state, 19) is None
@@ -65,7 +65,7 @@ def test_a_claim_is_renewed_at_each_third_of_its_ttl_while_work_is_left() -> Non
 
 
 def test_decisions_are_settled_together_after_a_second_or_with_the_last_of_the_claim() -> None:
-    """Not one by one, and not later than that."""
+    """Decisions are not settled one by one."""
     state = state_with(4)
     first, second, third, fourth = [taken(state, 1) for _ in range(4)]
     assert state.finish(first, first.id, 2)
@@ -83,7 +83,7 @@ def test_decisions_are_settled_together_after_a_second_or_with_the_last_of_the_c
 
 
 def test_no_message_of_a_claim_that_is_over_is_handed_out() -> None:
-    """When its time is up, or when the server no longer knows it; what was not touched is not lost."""
+    """The claim has expired or the server no longer knows it; untouched messages do not count as lost."""
     state = state_with(2)
     assert state.take(60) is None
     assert state.lost == []
@@ -99,7 +99,7 @@ def test_no_message_of_a_claim_that_is_over_is_handed_out() -> None:
 
 
 def test_no_request_is_awaited_where_none_can_come() -> None:
-    """Neither for a claim that is settled nor for one that is over: a thread that waits for one would spin."""
+    """A thread that waited for a request of a settled or expired claim would spin."""
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 2)
@@ -113,7 +113,7 @@ def test_no_request_is_awaited_where_none_can_come() -> None:
 
 
 def test_a_message_that_lapsed_and_came_again_is_two_pieces_of_work() -> None:
-    """The late end of the first does not finish the second."""
+    """The late end of the first delivery does not finish the second."""
     state = state_with(1)
     late = taken(state, 1)
     renewal = due(state, 20)
@@ -128,7 +128,7 @@ def test_a_message_that_lapsed_and_came_again_is_two_pieces_of_work() -> None:
 
 
 def test_lost_messages_in_the_answer_of_a_settlement_are_reported() -> None:
-    """Those and no others."""
+    """Only these messages are reported."""
     state = state_with(2)
     for _ in range(2):
         delivery = taken(state, 1)
@@ -138,7 +138,7 @@ def test_lost_messages_in_the_answer_of_a_settlement_are_reported() -> None:
 
 
 def test_one_refused_decision_is_found_among_many() -> None:
-    """By bisection; its message goes back, the others are settled, and the refusal is reported once."""
+    """Bisection finds the decision: its message is released, the others are settled, one error is reported."""
     state = state_with(5)
     for _ in range(5):
         delivery = taken(state, 1)
@@ -160,7 +160,7 @@ def test_one_refused_decision_is_found_among_many() -> None:
 
 
 def test_closing_gives_back_all_messages() -> None:
-    """In hand: as after a failure, or as its worker said; waiting: without delay, so that order is kept."""
+    """Unfinished messages are released like failures, unless decided; waiting ones keep their order."""
     state = state_with(4)
     plain, decided = taken(state, 1), taken(state, 1)
     decided.done()
@@ -171,7 +171,7 @@ def test_closing_gives_back_all_messages() -> None:
 
 
 def test_back_off_doubles_with_each_claim_up_to_what_the_server_allows() -> None:
-    """Bounded by its largest delay; batches and waits likewise."""
+    """The back-off is limited by the server's maximum delay; batch and wait have similar limits."""
     limits = ConsumerLimits(max_wait=7, max_messages_per_claim_or_pop=20, max_message_delay=60)
     options = ConsumerOptions(queue="jobs", batch=1000, backoff=10).apply_limits(limits)
     assert (options.batch, options.wait) == (20, 7)
@@ -183,7 +183,7 @@ def test_back_off_doubles_with_each_claim_up_to_what_the_server_allows() -> None
 
 
 def test_settlements_with_large_bodies_are_split() -> None:
-    """So that what was moved one by one is not refused together; one alone goes whatever its size."""
+    """Moves that fit one by one must not exceed the limit together; a single move is sent whatever its size."""
     state = state_with(3)
     for _ in range(3):
         delivery = taken(state, 1)
@@ -197,7 +197,7 @@ def test_settlements_with_large_bodies_are_split() -> None:
 
 
 def test_a_failed_renewal_is_tried_later_and_later_and_reported_once() -> None:
-    """The pauses double; a refused renewal is not tried again."""
+    """The pauses double, and a rejected renewal is not retried."""
     state = state_with(1)
     taken(state, 1)
     now, moments = 20.0, []
@@ -219,7 +219,7 @@ def test_a_failed_renewal_is_tried_later_and_later_and_reported_once() -> None:
 
 
 def test_a_settlement_on_its_way_holds_up_no_renewal() -> None:
-    """Not even of the same claim, of which some messages are still in work."""
+    """The claim of the settlement is renewed, too, because some of its messages are still in work."""
     state = state_with(2)
     delivery, _ = taken(state, 1), taken(state, 1)
     state.finish(delivery, delivery.id, 2)
@@ -230,7 +230,7 @@ def test_a_settlement_on_its_way_holds_up_no_renewal() -> None:
 
 
 def test_an_interrupted_settlement_is_handed_out_again() -> None:
-    """The same request under the same key."""
+    """The same request is returned with the same idempotency key."""
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 2)
@@ -241,7 +241,7 @@ def test_an_interrupted_settlement_is_handed_out_again() -> None:
 
 
 def test_a_failed_settlement_is_reported_and_not_tried_for_ever() -> None:
-    """Its messages come back when the claim lapses."""
+    """The messages are redelivered after the claim expires."""
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 1)

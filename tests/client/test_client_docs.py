@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/client.md``: its samples are run, and every verb is in them."""
+"""``api-ref/client.md``: its samples run and contain every method."""
 
 import re
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ SAMPLES = re.findall(
 
 
 def test_the_samples_of_the_client_work(tmp_path: Path) -> None:
-    """From top to bottom, in one program, against a new server."""
+    """The samples run in order, in one program, against a new server."""
     with ZqServer(f"rocksdb://{tmp_path}/store", config=CONFIG) as server:
         program = "\n".join(SAMPLES).replace("http://localhost:8888", server.url)
         succeed([*PYTHON, program], tmp_path)
 
 
 def test_every_verb_of_the_client_is_in_a_sample() -> None:
-    """Of clients, handles and messages that are worked on."""
+    """The samples contain the methods of clients, queues, topics and deliveries."""
     code = "\n".join(SAMPLES)
     verbs = [
         name for kind in (Client, Queue, Topic) for name in dir(kind) if not name.startswith("_") and name != "kind"
@@ -69,7 +69,7 @@ TYPES: dict[str, list[tuple[Any, Any]]] = {
 
 
 def test_each_value_that_json_does_not_have_comes_back_as_the_page_says() -> None:
-    """The rows of the table, and of ``body_as`` that it restores them."""
+    """The table lists the types, and ``body_as`` restores the values."""
     table = PAGE.partition("| Posted | `body` |\n|---|---|\n")[2].partition("\n\n")[0]
     assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()] == [*TYPES]
     with server() as served, served.client() as client:

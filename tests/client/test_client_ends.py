@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers that end badly: closed, cancelled and stopped in the middle, given nonsense, or failed by the caller."""
+"""Abnormal ends of consumers: closed, cancelled, stopped, invalid arguments, and errors of the caller."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ SHORT = {"wait": 0, "until_empty": True}
 
 
 def begun(work: Callable[[], object]) -> Future[object]:
-    """The work, in a thread of its own."""
+    """Start the work in a thread."""
     return ThreadPoolExecutor(1).submit(work)
 
 
 def test_closing_the_client_waits_for_the_claim_on_its_way(proxy: Proxy, running: ZqServer, project: str) -> None:
-    """What it brings is released, and the loop in the other thread ends well."""
+    """The claimed messages are released, and the loop in the other thread ends without an error."""
     with Client(running.url, project) as observer, Client(proxy.url, project) as client:
         queue = observer.queue("jobs")
         queue.post_batch(range(3))
@@ -44,7 +44,7 @@ def test_closing_the_client_waits_for_the_claim_on_its_way(proxy: Proxy, running
 
 
 def test_the_end_of_asyncio_run_settles_and_gives_back(running: ZqServer, project: str) -> None:
-    """Though it cancels the tasks that would do so; and a second cancellation changes nothing."""
+    """Messages are settled and released although asyncio cancels these tasks, even if they are cancelled twice."""
 
     async def consume(client: AsyncClient, seen: list[Any]) -> None:
         async with client.queue("jobs").consume(wait=1) as messages:
@@ -79,7 +79,7 @@ def test_the_end_of_asyncio_run_settles_and_gives_back(running: ZqServer, projec
 def test_a_consumer_that_is_to_stop_does_not_wait_for_a_server_that_is_away(
     proxy: Proxy, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither with the next claim, nor with what is left to settle for more than some seconds."""
+    """The consumer starts no further claim, and gives up settling after ``STOP_TIMEOUT``."""
     monkeypatch.setattr("zq.client.consumer.STOP_TIMEOUT", 0.5)
     with client_of(kind, proxy.url, project, retries=Retries(attempts=99, first=5)) as client:
         queue = client.queue("jobs")
@@ -106,7 +106,7 @@ def test_a_consumer_that_is_to_stop_does_not_wait_for_a_server_that_is_away(
 
 
 def test_a_consumer_says_that_it_was_stopped(queue: Any) -> None:
-    """So that a program that begins one loop after another knows when to end."""
+    """A program that starts one loop after another can check ``stopped``."""
     consumer, rounds = queue.consume(**SHORT), 0
     while not consumer.stopped:
         rounds += 1
@@ -119,7 +119,7 @@ def test_a_consumer_says_that_it_was_stopped(queue: Any) -> None:
 
 @pytest.mark.parametrize("verb", ["settle", "claims/client"])
 def test_an_error_of_the_callers_own_ends_the_loop(running: ZqServer, kind: str, project: str, verb: str) -> None:
-    """What ``auth`` raises, in any thread or task; nothing waits for a maintenance thread that has ended."""
+    """An exception of ``auth`` in any thread or task ends the loop without waiting for the dead thread."""
     spoilt: list[str] = []
 
     def spoil(request: httpx.Request) -> httpx.Request:
@@ -136,8 +136,8 @@ def test_an_error_of_the_callers_own_ends_the_loop(running: ZqServer, kind: str,
     assert spoilt
 
 
-def test_nonsense_is_refused_where_it_is_said(queue: Any) -> None:
-    """Not by a maintenance thread, much later: decisions about a message, and how a queue is to be consumed."""
+def test_invalid_arguments_are_refused_in_the_caller(queue: Any) -> None:
+    """Wrong decisions and consumer options raise in the caller, not later in a maintenance thread."""
     queue.post(1)
 
     def misspeak() -> None:
@@ -156,7 +156,7 @@ def test_nonsense_is_refused_where_it_is_said(queue: Any) -> None:
 
 
 def test_a_consumer_is_in_one_loop_at_a_time(queue: Any) -> None:
-    """A second one would overwrite what the first one holds."""
+    """A second loop would overwrite the claim of the first."""
     queue.post_batch(range(3))
     consumer = queue.consume(**SHORT)
     seen = []
@@ -168,8 +168,8 @@ def test_a_consumer_is_in_one_loop_at_a_time(queue: Any) -> None:
     assert bodies(consumer) == []
 
 
-def test_of_several_failures_none_vanishes(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The first is raised, the others are logged."""
+def test_several_failures_are_all_reported(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The first error is raised and the others are logged."""
     queue.post_batch(range(3))
 
     def work() -> None:
@@ -182,7 +182,7 @@ def test_of_several_failures_none_vanishes(queue: Any, caplog: pytest.LogCapture
 
 
 def test_closing_the_client_gives_back_what_a_loop_still_holds(running: ZqServer, kind: str, project: str) -> None:
-    """A loop that was not left, because something else holds on to it."""
+    """The loop stays open, because another variable refers to the iterator."""
 
     def blocking() -> None:
         with Client(running.url, project) as client:
@@ -211,7 +211,7 @@ def test_closing_the_client_gives_back_what_a_loop_still_holds(running: ZqServer
 def test_a_cancelled_loop_loses_no_message_to_the_claim_that_it_was_waiting_for(
     running: ZqServer, project: str
 ) -> None:
-    """The request is not cut off: what it brings after the cancellation is released."""
+    """The claim request continues, and messages that it returns after the cancellation are released."""
 
     async def consume() -> None:
         async with AsyncClient(running.url, project) as client:
@@ -232,7 +232,7 @@ def test_a_cancelled_loop_loses_no_message_to_the_claim_that_it_was_waiting_for(
 
 
 def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
-    """Whichever of them ends first; the next signal goes to the handler that was there before."""
+    """Any loop may end first; the next signal reaches the previous handler."""
     heard: list[str] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     try:
@@ -256,7 +256,7 @@ def test_one_signal_stops_all_loops_and_the_handlers_are_put_back() -> None:
 
 
 def test_a_second_signal_amid_the_first_is_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However close they come: the loops are stopped once, the handler from before gets one of them, nothing breaks."""
+    """Even if both signals arrive together, the loops stop once and the previous handler gets one signal."""
     heard: list[str] = []
     really = signal.signal
     before = {number: really(number, lambda *_: heard.append("before")) for number in (signal.SIGTERM, signal.SIGINT)}

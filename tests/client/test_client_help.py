@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of the client in an interpreter, in a log and in an error: signatures, values, causes, counts."""
+"""The client in an interpreter, in logs and in errors: signatures, values, causes, counts."""
 
 import inspect
 import logging
@@ -26,7 +26,7 @@ ASYNC_KINDS = [
 
 @pytest.mark.parametrize("target", [*KINDS, *ASYNC_KINDS], ids=lambda target: type(target).__name__)
 def test_every_verb_says_what_it_takes_and_returns(target: Any) -> None:
-    """As tab completion and ``help`` show it: names, types, the docstring, and no trace of how verbs are made."""
+    """Tab completion and ``help`` show names, types and docstrings, but not the decorators' internals."""
     verbs = inspect.getmembers_static(type(target), lambda member: isinstance(member, operation | listing))
     assert verbs
     for name, verb in verbs:
@@ -44,7 +44,7 @@ def test_every_verb_says_what_it_takes_and_returns(target: Any) -> None:
 
 
 def test_a_notebook_shows_the_body_and_no_password() -> None:
-    """A message's body, shortened; a client's address without what it was opened with."""
+    """The representation of a message has a shortened body, and that of a client has no credentials."""
     message = Message("51f0", 60, 3, raw=msgspec.Raw(b'{"order": 1}'), claim_count=2)
     assert repr(message) == "Message(id='51f0', body={\"order\": 1}, ttl=60, age=3, claim_count=2)"
     assert len(repr(Message("51f0", 60, 3, raw=msgspec.Raw(b'"' + b"x" * 5000 + b'"')))) < 300
@@ -61,7 +61,7 @@ def test_a_notebook_shows_the_body_and_no_password() -> None:
 def test_an_error_names_its_cause_and_the_first_repeat_is_logged(
     url: str, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with how long it will go on."""
+    """The first retry is logged once."""
     with (
         Client(url, "acme", retries=Retries(first=0.01, most=0.02, deadline=0.5)) as client,
         pytest.raises(Unavailable, match=cause),
@@ -74,7 +74,7 @@ def test_an_error_names_its_cause_and_the_first_repeat_is_logged(
 
 
 def test_a_server_without_tls_is_named_as_such(running: ZqServer) -> None:
-    """https:// to a plain port."""
+    """The request uses https:// for a plain HTTP port."""
     url = running.url.replace("http://", "https://")
     with (
         Client(url, "acme", retries=Retries(attempts=1)) as client,
@@ -83,8 +83,8 @@ def test_a_server_without_tls_is_named_as_such(running: ZqServer) -> None:
         client.ping()
 
 
-def test_work_counts_and_the_log_stays_quiet(running: ZqServer, caplog: pytest.LogCaptureFixture) -> None:
-    """How many handlers returned and how many raised; no line for each request at level INFO."""
+def test_work_returns_counts_and_logs_nothing(running: ZqServer, caplog: pytest.LogCaptureFixture) -> None:
+    """``work`` returns the number of handlers that succeeded and failed, and httpx logs nothing at level INFO."""
     caplog.set_level(logging.INFO)
     with Client(running.url, "acme") as client:
         queue = client.queue("counted")

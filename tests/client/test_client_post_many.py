@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posting any number of messages: batches, memory, progress, what a failure reports, and a server that dies."""
+"""Posting any number of messages: batches, memory, progress, errors, and a crash of the server."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ POSTED = 4000
 
 
 def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) -> None:
-    """One at a time, in batches of at most so many; with a ttl and a delay for all, or of their own."""
+    """Batches are posted one at a time; ttl and delay apply to all messages or come from a draft."""
     counts: list[int] = []
     assert queue.post_many(range(2 * MAX_BATCH + 5), ttl=100, progress=counts.append) == 2 * MAX_BATCH + 5
     assert counts == [MAX_BATCH, 2 * MAX_BATCH, 2 * MAX_BATCH + 5]
@@ -41,7 +41,7 @@ def test_many_messages_are_posted_in_order_and_counted_as_they_go(queue: Any) ->
 
 
 def test_the_queues_own_bound_is_kept(queue: Any) -> None:
-    """No batch is larger than the queue takes; a message that is larger alone stops the posting."""
+    """No batch exceeds the queue's size limit; a message that exceeds the limit stops the post."""
     queue.create({"_max_messages_post_size": 400})
     counts: list[int] = []
     assert queue.post_many(["x" * 50] * 20, progress=counts.append) == 20
@@ -54,7 +54,7 @@ def test_the_queues_own_bound_is_kept(queue: Any) -> None:
 
 @every_row("number", ["1e999", "-1e999", "9223372036854775808", "1" * 400 + ".5"])
 def test_a_number_that_no_client_can_read_is_refused_by_every_verb(queue: Any, number: str) -> None:
-    """The client names the message; nothing is stored."""
+    """The error names the message, and no message is stored."""
     raw = msgspec.Raw(f'{{"a": [{number}]}}'.encode())
     queue.create({})
     for refused in (
@@ -73,7 +73,7 @@ def test_a_number_that_no_client_can_read_is_refused_by_every_verb(queue: Any, n
 @every_row("number", [math.nan, math.inf, -math.inf])
 @every_row("form", [lambda number: number, lambda number: [1, None, number], lambda number: {"a": {"b": (number,)}}])
 def test_nan_and_infinities_are_refused_by_every_verb(queue: Any, number: float, form: Any) -> None:
-    """JSON cannot hold them; null of the caller is posted as null."""
+    """JSON cannot represent the value; None is posted as null."""
     body = form(number)
     queue.create({})
     for refused in (lambda: queue.post(body), lambda: queue.post_batch([None, Draft(body)])):
@@ -104,7 +104,7 @@ def bodies_of_deliveries(queue: Any) -> list[Any]:
     "body", [b"1e308", b"-1E+308", b"1e-999", b"9223372036854775807", b'"1e999"', b'["0e000", "\\u0000"]', b"1.10"]
 )
 def test_the_client_reads_every_body_that_the_server_accepts(queue: Any, body: bytes) -> None:
-    """Bodies at the bounds of numbers and text, as listed, claimed and popped."""
+    """Bodies at the limits of numbers and text are listed, claimed and popped."""
     queue.purge()
     queue.post(msgspec.Raw(body))
     expected = msgspec.json.decode(body)
@@ -116,14 +116,14 @@ def test_the_client_reads_every_body_that_the_server_accepts(queue: Any, body: b
 
 
 def test_batches_go_side_by_side(queue: Any) -> None:
-    """All arrive, whatever their order."""
+    """All messages arrive, in any order."""
     queue.create({"_max_messages_post_size": 1000})
     assert queue.post_many(range(600), concurrency=4) == 600
     assert sorted(bodies(queue.list(page=20))) == list(range(600))
 
 
 def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: str, project: str) -> None:
-    """One batch is made while another is on its way; a failure ends both and says what is stored."""
+    """The next batch is built during a request; a failure ends both and reports what is stored."""
     source = itertools.count()
     with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
         proxy.fails_from = 4  # the queue's metadata, the limits and two batches
@@ -135,7 +135,7 @@ def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: st
 
 
 def test_a_body_that_is_no_json_stops_the_posting(queue: Any) -> None:
-    """After what came before it in whole batches; the error has its number."""
+    """Earlier whole batches are stored, and the error has the number of the body."""
     with pytest.raises(PostStopped) as caught:
         queue.post_many([*range(MAX_BATCH + 3), object()])
     assert caught.value.stored == [range(MAX_BATCH)]
@@ -144,14 +144,14 @@ def test_a_body_that_is_no_json_stops_the_posting(queue: Any) -> None:
 
 
 def test_a_second_run_under_the_same_key_stores_nothing_twice(queue: Any) -> None:
-    """Though the first went through: each batch gets its first answer."""
+    """Each batch of the repeated post gets its original response."""
     for _ in range(2):
         assert queue.post_many(range(MAX_BATCH + 7), key="upload.1") == MAX_BATCH + 7
     assert queue.stats().total == MAX_BATCH + 7
 
 
 def test_the_error_says_exactly_what_may_be_stored(proxy: Proxy, kind: str, project: str) -> None:
-    """A refusal counts as one only if no attempt before it may have stored the batch."""
+    """A rejection proves that the batch is not stored only if no earlier attempt may have stored it."""
     refused = Trouble(passes=False, status=401)
     with client_of(kind, proxy.url, project, retries=Retries(first=0.01)) as client:
         for troubles, maybe_stored in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
@@ -163,7 +163,7 @@ def test_the_error_says_exactly_what_may_be_stored(proxy: Proxy, kind: str, proj
 
 
 def test_whatever_stops_a_post_the_error_says_what_is_stored(queue: Any) -> None:
-    """Bodies that fail, or progress that does."""
+    """The cause may be the source of bodies or the progress callback."""
 
     def torn() -> Iterator[int]:
         yield from range(MAX_BATCH + 5)
@@ -180,7 +180,7 @@ def test_whatever_stops_a_post_the_error_says_what_is_stored(queue: Any) -> None
 
 
 def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slowly they come; without one a batch lingers, and the time that sending takes is not counted."""
+    """The batches do not depend on the speed of the source; without a key a batch lingers, excluding send time."""
     now = [0.0]
     monkeypatch.setattr("zq.client.posting.time.monotonic", lambda: now[0])
 
@@ -208,7 +208,7 @@ def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.Monk
 
 
 def test_a_draft_keeps_what_it_does_not_say_of_its_own(queue: Any) -> None:
-    """Its ttl does not do away with the delay of the call."""
+    """A draft with a ttl still has the delay of the call."""
     queue.create({"_default_message_delay": 1})
     queue.post_batch([Draft("a", ttl=600), Draft("b", delay=0), "c"], ttl=90, delay=600)
     assert [(message.body, message.ttl) for message in queue.list(delayed=True)] == [("a", 600), ("b", 90), ("c", 90)]
@@ -216,7 +216,7 @@ def test_a_draft_keeps_what_it_does_not_say_of_its_own(queue: Any) -> None:
 
 
 def test_bodies_may_come_asynchronously(running: ZqServer, project: str) -> None:
-    """Of an asynchronous generator, by the asynchronous client."""
+    """The asynchronous client accepts an asynchronous generator."""
 
     closed = []
 
@@ -238,7 +238,7 @@ def test_bodies_may_come_asynchronously(running: ZqServer, project: str) -> None
 
 
 def test_batches_are_as_large_as_they_may_be() -> None:
-    """By bytes: one message more would be too many; by number; all messages in their order."""
+    """A batch is full if one more message would exceed the bytes or the count; the order is kept."""
     size = 1000
     made = list(pack_batches(Packer(size, 60, 0), ["é" * (number % 40) for number in range(500)]))
     assert all(len(batch.body) <= size for batch in made)
@@ -256,7 +256,7 @@ def test_batches_are_as_large_as_they_may_be() -> None:
 
 
 def test_a_server_that_is_killed_while_many_are_posted_neither_loses_nor_doubles(tmp_path) -> None:
-    """kill -9 in the middle and a restart; the posting goes on by itself, and every message is there once."""
+    """The server is killed with SIGKILL and restarted; the post continues, and every message is stored once."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         queue = client.queue("jobs")
         queue.create({"_max_messages_post_size": 2000})
@@ -280,7 +280,7 @@ def test_a_server_that_is_killed_while_many_are_posted_neither_loses_nor_doubles
 
 
 def test_batches_have_no_more_messages_than_the_server_allows(kind: str, tmp_path: Path) -> None:
-    """S5: whatever fits by bytes; staged and published ones too."""
+    """The limit also applies to staged and published messages (S5)."""
     config = "[transport]\nmax_messages_per_post = 7\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server, client_of(kind, server.url) as client:
         assert client.queue("jobs").post_many(range(20)) == 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims are renewed while the work runs, in real time: of a scripted server, since real ones grant a minute."""
+"""Claim renewal during the work, in real time, with a scripted server, because real claims last at least a minute."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ HABITS = ConsumerOptions(queue="jobs", wait=0, until_empty=True, ttl=2)  # type:
 
 
 class Script:
-    """A server that has so many messages, once; ``asked``: what it was asked, without the query for limits."""
+    """A server that delivers `count` messages once; ``asked`` has the methods of all requests except for limits."""
 
     def __init__(self, renews: bool = True, count: int = 1) -> None:
         self.asked: list[str] = []
@@ -28,7 +28,7 @@ class Script:
         self._messages = [{"id": f"m{number + 1}", "ttl": 60, "age": 0, "body": 1} for number in range(count)]
 
     def run(self, call: Call[Any]) -> Any:
-        """The scripted answer."""
+        """Return the scripted response."""
         if call.path == "/v2/limits":
             return call.read(Response(200, {}, json.dumps(LIMITS).encode()))
         self.asked.append(call.method)
@@ -41,7 +41,7 @@ class Script:
 
 
 class AsyncScript(Script):
-    """The same, asynchronously."""
+    """An asynchronous version of the scripted server."""
 
     def run(self, call: Call[Any]) -> Coroutine[Any, Any, Any]:
         async def answer() -> Any:
@@ -51,7 +51,7 @@ class AsyncScript(Script):
 
 
 def test_a_thread_renews_a_claim_while_its_message_is_in_work() -> None:
-    """At each third of its ttl, and not any more once it is settled."""
+    """The claim is renewed at each third of its ttl until it is settled."""
     script = Script()
     for _ in Consumer(script, HABITS, None):  # type: ignore[arg-type]
         wait_for(lambda: script.asked.count("PATCH") >= 3, 60, "three renewals")
@@ -60,7 +60,7 @@ def test_a_thread_renews_a_claim_while_its_message_is_in_work() -> None:
 
 
 def test_a_task_renews_a_claim_while_its_message_is_in_work() -> None:
-    """The same on an event loop."""
+    """The task on the event loop renews the claim like the thread."""
     script = AsyncScript()
 
     async def consume() -> None:
@@ -75,7 +75,7 @@ def test_a_task_renews_a_claim_while_its_message_is_in_work() -> None:
 
 
 def test_claims_are_renewed_while_a_settlement_is_on_its_way() -> None:
-    """However long the server takes for it: here until it was asked for two renewals more."""
+    """The server delays the settlement until two more renewals arrive."""
 
     class Slow(Script):
         def run(self, call: Call[Any]) -> Any:
@@ -92,7 +92,7 @@ def test_claims_are_renewed_while_a_settlement_is_on_its_way() -> None:
 
 
 def test_a_late_renewal_is_reported_with_the_end_of_the_work() -> None:
-    """The message may be with others by then: nothing is settled, and its worker hears of it."""
+    """Another consumer may have the message, so it is not settled, and ``on_lost`` is called."""
     script, lost = Script(renews=False), list[Any]()
 
     def listen(messages: list[Any]) -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python client repeats, and that no repeat does harm: a proxy loses answers after the work was done, turns
-requests away, and falls silent."""
+"""Retries of the Python client: safe although a proxy loses responses, rejects requests or hangs."""
 
 import asyncio
 import ssl
@@ -42,7 +41,7 @@ def client(proxy: Proxy, kind: str, project: str) -> Iterator[Any]:
 def test_a_post_counts_once_whatever_happened_to_it(
     kind: str, project: str, client: Any, proxy: Proxy, trouble: Trouble
 ) -> None:
-    """One key for all attempts of a call, another one for the next call."""
+    """All attempts of a call have the same idempotency key; the next call has another key."""
     queue = client.queue("jobs")
     proxy.plan(trouble, trouble)
     if trouble is SILENT:
@@ -59,7 +58,7 @@ def test_a_post_counts_once_whatever_happened_to_it(
 
 
 def test_a_call_that_meets_damage_is_not_repeated(client: Any, proxy: Proxy) -> None:
-    """Trying again does not help, although every 503 may name a time to do so; a plain 503 is tried again."""
+    """A retry cannot help, although the 503 has a Retry-After; a plain 503 is retried."""
     queue = client.queue("jobs")
     proxy.plan(DAMAGED)
     with pytest.raises(errors.StoreDamaged):
@@ -71,7 +70,7 @@ def test_a_call_that_meets_damage_is_not_repeated(client: Any, proxy: Proxy) -> 
 
 
 def test_a_claim_whose_answer_was_lost_is_found_again(client: Any, proxy: Proxy) -> None:
-    """The repeat asks for the same name and gets the same messages; no message waits for a claim to lapse."""
+    """The retry has the same claim name and gets the same messages, so that none waits for an expiry."""
     queue = client.queue("jobs")
     queue.post_batch(range(4))
     proxy.plan(LOST_ANSWER)
@@ -82,7 +81,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again(client: Any, proxy: Proxy)
 
 
 def test_a_claim_without_an_answer_is_given_back(proxy: Proxy, kind: str, project: str) -> None:
-    """Its messages do not wait for it to lapse; under a name of the caller's it stays, to be found by him."""
+    """Its messages are released; a claim with the caller's name stays, so that the caller can find it."""
     with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(4))
@@ -94,7 +93,7 @@ def test_a_claim_without_an_answer_is_given_back(proxy: Proxy, kind: str, projec
 
 
 def test_a_claim_that_is_cancelled_is_given_back(proxy: Proxy, running: ZqServer, project: str) -> None:
-    """The server had made it already, and its answer was on its way."""
+    """The server had already made the claim when the request was cancelled."""
     with Client(running.url, project) as observer:
         queue = observer.queue("jobs")
         queue.post_batch(range(2))
@@ -114,7 +113,7 @@ def test_a_claim_that_is_cancelled_is_given_back(proxy: Proxy, running: ZqServer
 
 
 def test_a_settlement_whose_answer_was_lost_says_what_it_did(client: Any, proxy: Proxy) -> None:
-    """Though the claim is over by the time of the repeat."""
+    """The claim is already finished when the request is retried."""
     queue = client.queue("jobs")
     queue.post_batch(range(2))
     claim = queue.claim(2)
@@ -123,7 +122,7 @@ def test_a_settlement_whose_answer_was_lost_says_what_it_did(client: Any, proxy:
 
 
 def test_a_pop_is_never_sent_twice(client: Any, proxy: Proxy) -> None:
-    """Its lost answer took messages along, and a repeat would take more."""
+    """The lost response contained messages, and a retry would pop more."""
     queue = client.queue("jobs")
     queue.post_batch(range(3))
     for trouble in (LOST_ANSWER, BUSY):
@@ -135,7 +134,7 @@ def test_a_pop_is_never_sent_twice(client: Any, proxy: Proxy) -> None:
 
 
 def test_a_pop_that_reached_no_server_is_repeated(kind: str, project: str) -> None:
-    """Nothing of it was sent, so nothing was popped. What signs requests counts them."""
+    """The connection failed, so nothing was popped. The ``auth`` function counts the attempts."""
     attempts: list[str] = []
 
     def signed(request: httpx.Request) -> httpx.Request:
@@ -150,7 +149,7 @@ def test_a_pop_that_reached_no_server_is_repeated(kind: str, project: str) -> No
 
 
 def test_reads_renewals_and_deletions_are_repeated(client: Any, proxy: Proxy) -> None:
-    """As often as it takes, on every status of trouble that passes."""
+    """Every transient status is retried."""
     queue = client.queue("jobs")
     queue.post(1)
     for status in (429, 502, 503, 504):
@@ -165,7 +164,7 @@ def test_reads_renewals_and_deletions_are_repeated(client: Any, proxy: Proxy) ->
 
 
 def test_retry_after_is_honoured(client: Any, proxy: Proxy) -> None:
-    """No attempt comes before the time that the server asked for."""
+    """No retry is sent before the requested time."""
     proxy.plan(Trouble(passes=False, status=503, headers=(("Retry-After", "1"),)))
     began = time.monotonic()
     client.ping()
@@ -173,7 +172,7 @@ def test_retry_after_is_honoured(client: Any, proxy: Proxy) -> None:
 
 
 def test_what_lasts_longer_than_the_deadline_is_unavailable(proxy: Proxy, kind: str) -> None:
-    """The number of attempts, the deadline and a Retry-After beyond it end the repeating; one sentence says why."""
+    """The number of attempts, the deadline or a later Retry-After ends the retries with one error message."""
     with client_of(kind, proxy.url, retries=Retries(attempts=3, first=0.01)) as client:
         proxy.plan(*[BUSY] * 9)
         with pytest.raises(errors.Unavailable, match=r"^The server answered 503 Service Unavailable\.$"):
@@ -195,7 +194,7 @@ def test_what_lasts_longer_than_the_deadline_is_unavailable(proxy: Proxy, kind: 
 
 
 def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
-    """What is wrong stays wrong."""
+    """A retry would fail in the same way."""
     proxy.plan()
     with pytest.raises(errors.MessageNotFound):
         client.queue("jobs").get("0" * 32)
@@ -209,8 +208,8 @@ def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
         (Trouble(passes=False, status=200), "This client cannot read the answer"),
     ],
 )
-def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
-    """A redirect, or a page of a proxy: what was to be done has not been done."""
+def test_answer_of_another_server_is_an_error(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
+    """A redirect or a proxy's page is an error, because the request was not processed."""
     queue = client.queue("jobs")
     verbs: list[Any] = [lambda: queue.delete_messages(["a"]), lambda: queue.renew("a"), client.ping, queue.create]
     verbs += [lambda: next(iter(client.topic("news").stream())), lambda: queue.post(1)]
@@ -232,7 +231,7 @@ def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Tr
     ids=["nothing", "empty", "bytes", "deep", "texts"],
 )
 def test_garbage_is_an_error_of_one_sentence(client: Any, proxy: Proxy, content: bytes) -> None:
-    """Never by an error of a library's, be it in an answer or in a refusal."""
+    """The error is never an exception of a library, for a success or an error response."""
     proxy.plan(Trouble(passes=False, status=200, content=content))
     with pytest.raises(errors.ZqError, match="This client cannot read the answer"):
         list(client.queue("jobs").consume(wait=0, until_empty=True))
@@ -243,7 +242,7 @@ def test_garbage_is_an_error_of_one_sentence(client: Any, proxy: Proxy, content:
 
 @pytest.mark.parametrize("asked", ["\xb2", "1" * 400, "soon", ""])
 def test_a_strange_retry_after_is_bounded(asked: str) -> None:
-    """Whatever the header holds, it is seconds."""
+    """Any header value results in 0 to 3600 seconds."""
     assert 0 <= parse_retry_after({"Retry-After": asked}) <= 3600
 
 
@@ -260,22 +259,22 @@ def test_a_strange_retry_after_is_bounded(asked: str) -> None:
     ],
 )
 def test_other_servers_errors_are_known_by_status_and_title(status: int, body: str, kind: type[Exception]) -> None:
-    """A Zaqar server does not name the class, and a proxy sends its own pages."""
+    """Zaqar does not name the error class, and proxies send their own pages."""
     error = error_from(httpx.Response(status, content=body.encode()))
     assert type(error) is kind
     assert str(error).endswith(".")
     assert "\n" not in str(error)
 
 
-def test_what_is_no_address_of_a_server_is_refused_at_once() -> None:
-    """Not at the first request, after a minute of attempts."""
+def test_invalid_server_url_is_refused_at_once() -> None:
+    """The constructor raises the error, not the first request."""
     for url in ("localhost:8888", "http://", "http://host:99999", "http://host:port"):
         with pytest.raises(errors.Invalid, match="URL"):
             Client(url, "acme")
 
 
 def test_what_no_header_can_hold_is_refused_at_once(client: Any, proxy: Proxy) -> None:
-    """Before anything is sent: it is no trouble of the network."""
+    """The error is raised before anything is sent, and is not a network error."""
     proxy.plan()
     for key in ("a\nb", "Bestellung-ü", "a b"):
         for post in (client.queue("jobs").post_batch, client.queue("jobs").settle):
@@ -297,13 +296,13 @@ def test_what_no_header_can_hold_is_refused_at_once(client: Any, proxy: Proxy) -
 
 @pytest.mark.parametrize("url", ["https://localhost", "HTTPS://localhost"])
 def test_certificates_are_checked(url: str) -> None:
-    """However the address is written, and for a proxy that speaks TLS; else there are none."""
+    """The URL's scheme may have any case."""
     with Client(url, "acme") as client:
         assert client.transport._client._transport._pool._ssl_context.verify_mode is ssl.CERT_REQUIRED
 
 
 def test_a_closed_client_says_so(proxy: Proxy, kind: str) -> None:
-    """In zq's words."""
+    """The error is a ``ZqError``."""
     with client_of(kind, proxy.url) as client:
         client.close()
         with pytest.raises(errors.ZqError, match="closed"):
@@ -311,7 +310,7 @@ def test_a_closed_client_says_so(proxy: Proxy, kind: str) -> None:
 
 
 def test_headers_of_the_callers_authentication_are_sent(running: ZqServer, kind: str) -> None:
-    """``auth`` is whatever httpx takes; here a function that changes the project."""
+    """``auth`` may be anything that httpx accepts; the test uses a function that changes the project."""
 
     def other_project(request: httpx.Request) -> httpx.Request:
         request.headers["X-Project-ID"] = f"from-auth-{kind}"
@@ -324,7 +323,7 @@ def test_headers_of_the_callers_authentication_are_sent(running: ZqServer, kind:
 
 
 def test_a_commit_that_is_under_way_is_asked_for_until_it_is_done(client: Any, proxy: Proxy) -> None:
-    """202 is no answer, and no failure: it counts neither as an attempt nor against the deadline."""
+    """A 202 is neither a result nor a failure: it counts neither as an attempt nor against the deadline."""
     under_way = Trouble(passes=False, status=202, headers=(("Retry-After", "1"),), content=b'{"published":1}')
     client.queue("out").stage("etl.1", [1, 2])
     proxy.commits.extend([under_way] * 2)
@@ -333,7 +332,7 @@ def test_a_commit_that_is_under_way_is_asked_for_until_it_is_done(client: Any, p
 
 
 def test_a_stage_with_other_messages_is_an_error(client: Any) -> None:
-    """A.9, by its own class."""
+    """The error has its own class (contract A.9)."""
     client.queue("out").stage("etl.1", [1, 2])
     with pytest.raises(errors.StageDiffers, match="has 2 messages, but 3 are expected"):
         client.commit("etl", 1, publish=[("etl.1", 3)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of topics: what comes, in order and once, over lost connections and a dead server; gaps are reported."""
+"""Streams of topics: in order and without duplicates across lost connections and restarts; gaps are reported."""
 
 import itertools
 import shutil
@@ -23,14 +23,14 @@ def client(running: ZqServer, kind: str, project: str) -> Iterator[Any]:
 
 
 def first(stream: Any, count: int) -> list[Any]:
-    """The next events of a stream, which is then left."""
+    """Return the next events of a stream and close the stream."""
     events = list(itertools.islice(stream, count))
     stream.close()
     return events
 
 
 def test_a_stream_gives_what_the_log_has_and_goes_on_where_it_was_left(client: Any) -> None:
-    """From its beginning, behind an event, and of all topics that match."""
+    """A stream starts at the beginning or after an event, and may cover all matching topics."""
     eu, asia = client.topic("news.eu"), client.topic("news.asia")
     eu.publish_batch(["Oslo", "Rome"])
     asia.publish("Tokyo")
@@ -41,7 +41,7 @@ def test_a_stream_gives_what_the_log_has_and_goes_on_where_it_was_left(client: A
 
 
 def test_a_gap_is_a_value(tmp_path) -> None:
-    """What fell off the log before the reader came."""
+    """The gap covers messages that were trimmed before the stream began."""
     config = "[topics]\ntopic_log_messages = 1000\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server, Client(server.url, "acme") as client:
         topic = client.topic("news")
@@ -54,7 +54,7 @@ def test_a_gap_is_a_value(tmp_path) -> None:
 
 
 def test_a_stream_outlives_a_restart_of_the_server(tmp_path) -> None:
-    """kill -9 between two events: the rest comes, nothing twice."""
+    """The server is killed with SIGKILL between two events; the other events arrive once."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         topic = client.topic("news")
         topic.publish_many(range(100))
@@ -72,7 +72,7 @@ def test_a_stream_outlives_a_restart_of_the_server(tmp_path) -> None:
 
 
 def test_a_stream_outlives_the_loss_of_the_store(tmp_path) -> None:
-    """The log that gave its position is gone: a gap of unknown size, and then what the new log has."""
+    """The log of the position is lost: the stream reports a gap of unknown size and continues with the new log."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         client.topic("news").publish_many(range(5))
         stream = client.topic("news").stream(0)
@@ -86,7 +86,7 @@ def test_a_stream_outlives_the_loss_of_the_store(tmp_path) -> None:
 
 
 def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str, project: str) -> None:
-    """Refusals at once, trouble that lasts after the deadline."""
+    """A rejection is raised at once, a persistent failure after the retries."""
     few = Retries(attempts=2, first=0.01)
     with Proxy(running.url).serving() as proxy, client_of(kind, proxy.url, project, retries=few) as client:
         with pytest.raises(errors.Invalid):
@@ -97,7 +97,7 @@ def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str
 
 
 def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
-    """What breaks after an event is opened again at once."""
+    """A stream that breaks after an event reconnects at once."""
     reader = EventReader("/v2/stream", {}, 3)
     pauses = []
     for _ in range(8):
@@ -111,13 +111,13 @@ def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
 
 @pytest.mark.parametrize("garbage", [b"data: garbage\n\n", b"id: \xff\n\n", b'event: gap\ndata: {"after": "x"}\n\n'])
 def test_garbage_in_a_stream_is_an_error_of_one_sentence(garbage: bytes) -> None:
-    """Not by an error of a library's."""
+    """The error is never an exception of a library."""
     with pytest.raises(errors.ZqError, match="This client cannot read the answer"):
         EventReader("/v2/stream", {}, None).feed(garbage)
 
 
 def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
-    """Byte by byte and with other line ends; comments move the place to resume."""
+    """Pieces of any size and all line ends are accepted; comments with an id move the resume position."""
     received = (
         b": zq\n\nid: 7\r\nevent: message\r\n"
         b'data: {"id":"7","href":"/v2/topics/t/messages/7","ttl":60,"age":0,"body":{"a":"b"},"topic":"t"}\r\n\r\n'
@@ -135,7 +135,7 @@ def test_events_are_read_whatever_the_pieces_in_which_they_come() -> None:
 
 
 def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None:
-    """Never silence."""
+    """The gap is always reported."""
     reader = EventReader("/v2/stream", {}, None)
     reader.feed(b": zq\n\n")
     assert reader.prepare_reconnect(None) == [Gap(None, None)]
@@ -144,7 +144,7 @@ def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None
 
 
 def test_a_position_of_the_callers_own_that_is_refused_is_an_error() -> None:
-    """One that the server sent is not."""
+    """A rejected position that the server had sent is a gap instead."""
     refused = errors.Invalid("The marker must not be beyond the log's end.")
     reader = EventReader("/v2/stream", {}, 7)
     with pytest.raises(errors.Invalid):

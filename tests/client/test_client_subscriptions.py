@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions by the Python client, blocking and asynchronous: all verbs, and a receiver that checks what comes."""
+"""Subscriptions with both Python clients: all methods, and a receiver that verifies signatures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def delivering() -> Iterator[ZqServer]:
 
 @pytest.fixture(params=["queue", "topic"])
 def source(request: pytest.FixtureRequest, delivering: ZqServer, kind: str, project: str) -> Iterator[Any]:
-    """A queue, or a topic."""
+    """Yield a queue or a topic."""
     with client_of(kind, delivering.url, project) as client:
         yield getattr(client, request.param)("news")
 
@@ -32,7 +32,7 @@ def post(source: Any, body: object) -> None:
 
 
 def test_a_subscription_lives_from_its_beginning_to_its_end(source: Any) -> None:
-    """Subscribe, show, list over pages, change, unsubscribe; a second time finds the first one."""
+    """A subscription is created, shown, listed, changed and deleted; a second subscribe returns the first one."""
     with Sink() as sink:
         made = source.subscribe(f"{sink.url}/0", ttl=600, options={"colour": "blue"})
         assert made.secret.startswith("whsec_")
@@ -56,7 +56,7 @@ def test_a_subscription_lives_from_its_beginning_to_its_end(source: Any) -> None
 
 
 def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any) -> None:
-    """A secret is rotated: the former one is good for what comes, too."""
+    """After a rotation of the secret, deliveries also have a signature with the former secret."""
     with Sink() as sink:
         made = source.subscribe(f"{sink.url}/hook")
         source.confirm_subscription(made.id)
@@ -66,7 +66,7 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
         secret = source.rotate_secret(made.id)
         assert secret not in (made.secret, "")
         wait_for(lambda: not list(source.waiting_deliveries(made.id)), 60, "the question, which is answered well")
-        sink.answers["/hook"] = 302  # which is given up at once
+        sink.answers["/hook"] = 302  # which fails without a retry
         for body in ("first", "second", {"third": 3}):
             post(source, body)
         wait_for(lambda: len(list(source.dead_deliveries(made.id))) == 3, 60, "three dead deliveries")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of the Python client: where they come from and go to, that nothing shows them, and what a refusal does."""
+"""Tokens of the Python client: sources, transmission, secrecy, and rejected requests."""
 
 import logging
 import threading
@@ -37,7 +37,7 @@ def guarded() -> Iterator[Server]:
 
 @pytest.fixture
 def headers() -> Iterator[tuple[str, list[Any]]]:
-    """A server that answers 302 to another name of itself, and what it was sent."""
+    """Start a server that redirects to another name of itself, and yield its URL and the received headers."""
     seen: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def headers() -> Iterator[tuple[str, list[Any]]]:
 
 
 def test_a_token_names_the_project(guarded: Server, kind: str) -> None:
-    """The client needs no project beside it; one that is another's is refused by the server's sentence."""
+    """The client needs no project; another project than the token's is rejected with the server's message."""
     token = guarded.token("acme")
     with client_of(kind, guarded.url, "", token=token) as client:
         client.queue("jobs").post("mine")
@@ -71,7 +71,7 @@ def test_a_token_names_the_project(guarded: Server, kind: str) -> None:
 
 
 def test_me_says_what_a_token_is_for(guarded: Server, kind: str) -> None:
-    """Of both kinds of client: the rules of its scopes, and the project that it is of."""
+    """The response has the rules of the token's scopes and its project."""
     token = guarded.token("acme", scopes=["observe:**"])
     with client_of(kind, guarded.url, "", token=token) as client:
         found = client.me()
@@ -80,8 +80,8 @@ def test_me_says_what_a_token_is_for(guarded: Server, kind: str) -> None:
     assert "queues:purge" not in found["rules"]
 
 
-def test_whoever_may_only_produce_posts_and_publishes_many(guarded: Server, kind: str) -> None:
-    """Without the right to see the queue's own bounds, in batches by the server's."""
+def test_producer_token_posts_and_publishes_many(guarded: Server, kind: str) -> None:
+    """The client cannot read the queue's size limit, and uses the server's limit for its batches."""
     token = guarded.token("acme", scopes=["produce:queue/many", "produce:topic/many"])
     with client_of(kind, guarded.url, "acme", token=token) as client:
         assert client.queue("many").post_many(range(1100)) == 1100
@@ -91,7 +91,7 @@ def test_whoever_may_only_produce_posts_and_publishes_many(guarded: Server, kind
 
 
 def test_the_environment_gives_the_token(guarded: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless the caller gives one, or another way to prove who he is; an empty one is none."""
+    """An argument overrides the variable, also an empty token or another way to authenticate."""
     monkeypatch.setenv("ZQ_TOKEN", guarded.token("acme"))
     with client_of(kind, guarded.url) as client:
         client.ping()
@@ -125,7 +125,7 @@ def test_a_quota_that_is_used_up_is_an_error_of_its_own(kind: str) -> None:
 
 
 def test_no_redirect_takes_a_token_along(headers: tuple[str, list[Any]], kind: str) -> None:
-    """The one request goes to the server that was named; the error says where it was led to."""
+    """Only the named server gets a request, and the error has the redirect's target."""
     url, seen = headers
     with client_of(kind, url, token="zq_secret") as client, pytest.raises(errors.ZqError, match="a redirect to"):
         client.ping()
@@ -133,7 +133,7 @@ def test_no_redirect_takes_a_token_along(headers: tuple[str, list[Any]], kind: s
     assert seen[0]["X-Auth-Token"] is None
 
 
-def test_what_is_no_token_of_ours_goes_where_keystone_reads_it_too(headers: tuple[str, list[Any]], kind: str) -> None:
+def test_other_token_is_sent_in_keystones_header_too(headers: tuple[str, list[Any]], kind: str) -> None:
     url, seen = headers
     with client_of(kind, url, token="gAAAA-keystones") as client, pytest.raises(errors.ZqError):
         client.ping()
@@ -141,7 +141,7 @@ def test_what_is_no_token_of_ours_goes_where_keystone_reads_it_too(headers: tupl
 
 
 def test_nothing_shows_a_token(guarded: Server, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """No ``repr``, no log and no error: of a client, its settings, and one whose token cannot be sent."""
+    """The representations of client and settings, logs and errors have no token, even an unusable one."""
     caplog.set_level(logging.DEBUG)
     with client_of(kind, guarded.url, token="zq_0secret") as client:
         with pytest.raises(errors.NotAuthenticated) as refused:
@@ -164,10 +164,10 @@ def test_nothing_shows_a_token(guarded: Server, kind: str, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("trouble", [TOO_FAST, TO_REQUESTS], ids=["429", "503"])
-def test_who_is_too_fast_waits_as_long_as_the_server_says(
+def test_rate_limited_call_waits_for_retry_after(
     proxy: Proxy, kind: str, project: str, trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A call that must not be repeated too, since nothing was done; no attempt counts, and the log says it once."""
+    """The request was not processed, so even a pop is retried; no attempt is counted, and the log has one line."""
     caplog.set_level(logging.INFO, "zq.client")
     with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
         proxy.plan(trouble, trouble, trouble)
@@ -179,8 +179,8 @@ def test_who_is_too_fast_waits_as_long_as_the_server_says(
     assert said == ["The project may make at most 2 requests per second. Waiting 1 s, as requested by the server."]
 
 
-def test_who_has_no_patience_is_told_what_was_exceeded(proxy: Proxy, kind: str, project: str) -> None:
-    """At once, if the server asks for more time than there is."""
+def test_rate_limit_error_names_the_exceeded_limit(proxy: Proxy, kind: str, project: str) -> None:
+    """The error is raised at once if the server's Retry-After exceeds the deadline."""
     with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5)) as client:
         proxy.plan(TOO_FAST)
         with pytest.raises(errors.TooManyRequests, match="2 requests per second") as refused:
@@ -190,7 +190,7 @@ def test_who_has_no_patience_is_told_what_was_exceeded(proxy: Proxy, kind: str, 
 
 
 def test_a_lost_answer_before_it_is_not_forgotten(proxy: Proxy, kind: str, project: str) -> None:
-    """The error's chain says that an earlier attempt may have been carried out."""
+    """The error's cause shows that an earlier attempt may have been processed."""
     with client_of(kind, proxy.url, project, retries=Retries(deadline=0.9, first=0.01, most=0.02)) as client:
         proxy.plan(LOST_ANSWER, TOO_FAST)
         with pytest.raises(errors.TooManyRequests) as refused:
@@ -199,11 +199,11 @@ def test_a_lost_answer_before_it_is_not_forgotten(proxy: Proxy, kind: str, proje
 
 
 def test_a_consumer_waits_when_it_is_too_fast(proxy: Proxy, kind: str, project: str) -> None:
-    """Longer than a call would, and takes nothing twice."""
+    """The consumer waits longer than a single call, and claims nothing twice."""
     with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5, first=0.01)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(3))
-        proxy.plan(None, TOO_FAST, TOO_FAST)  # the first one asks for the limits
+        proxy.plan(None, TOO_FAST, TOO_FAST)  # the first request is for the limits
         assert bodies(queue.consume(wait=0, until_empty=True)) == [0, 1, 2]
         assert queue.stats().total == 0
 
@@ -211,8 +211,8 @@ def test_a_consumer_waits_when_it_is_too_fast(proxy: Proxy, kind: str, project: 
 def test_a_consumer_whose_token_is_revoked_ends_with_the_server_s_sentence(
     guarded: Server, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raise ``NotAuthenticated`` from the loop."""
-    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # seconds for which the server remembers a credential
+    """The loop raises ``NotAuthenticated``."""
+    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # seconds for which the server caches a credential
     token = guarded.token(project)
     with client_of(kind, guarded.url, project, token=token) as client:
         queue = client.queue("jobs")
@@ -228,7 +228,7 @@ def test_a_consumer_whose_token_is_revoked_ends_with_the_server_s_sentence(
 
 
 def test_a_stream_ends_with_its_token(guarded: Server, kind: str) -> None:
-    """A stream that cannot be opened again says why."""
+    """A stream that cannot be opened raises the reason."""
     token = guarded.token("acme")
     with client_of(kind, guarded.url, token=token) as client:
         client.topic("news").publish("first")
@@ -242,9 +242,9 @@ def test_a_stream_ends_with_its_token(guarded: Server, kind: str) -> None:
 def test_a_stream_ends_when_its_token_is_revoked(
     guarded: Server, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its midst: the server ends it, and the client says why instead of connecting for ever."""
-    monkeypatch.setattr("zq.http.streams.HEARTBEAT", 1.0)  # seconds between two looks at the credential
-    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # and for which it is remembered
+    """The server ends the stream, and the client raises the reason instead of reconnecting forever."""
+    monkeypatch.setattr("zq.http.streams.HEARTBEAT", 1.0)  # seconds between two checks of the credential
+    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # seconds for which the server caches it
     token = guarded.token("acme")
     with client_of(kind, guarded.url, token=token) as client:
         client.topic(project).publish("first")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace contexts of OpenTelemetry: the client posts the current one, and returns that of a message as a link."""
+"""OpenTelemetry trace contexts: the client posts the current one and returns that of a message as a link."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from zq.client.tracing import trace_headers
 CONTEXT = SpanContext(
     0x4BF92F3577B34DA6A3CE929D0E0E4736, 0xF067AA0BA902B7, False, TraceFlags(1), TraceState([("rojo", "00f067aa")])
 )
-# The same context, received in a message.
+# The context as received in a message.
 REMOTE = SpanContext(CONTEXT.trace_id, CONTEXT.span_id, True, CONTEXT.trace_flags, CONTEXT.trace_state)
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -28,7 +28,7 @@ def span() -> Iterator[None]:
 
 @pytest.mark.usefixtures("span")
 def test_a_post_within_a_span_carries_its_context_to_the_consumer(queue: Any) -> None:
-    """Of one message, of a batch, and of many messages in threads."""
+    """Single posts, batches and posts of many messages in threads carry the context."""
     queue.post("a")
     queue.post_batch(["b"])
     queue.post_many(["c", "d"], concurrency=2)
@@ -58,7 +58,7 @@ def test_a_message_keeps_a_context_of_its_own(queue: Any) -> None:
 
 
 def test_the_client_does_not_import_opentelemetry() -> None:
-    """A program without spans neither waits for the package nor needs it."""
+    """Programs without spans need not install or load the package."""
     code = """
 import sys
 from zq.client.posting import post_call

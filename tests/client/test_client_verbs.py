@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every verb of the Python client against a real server, blocking and asynchronous alike."""
+"""Every method of both Python clients against a real server."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def client(running: ZqServer, kind: str, project: str) -> Iterator[Any]:
 
 
 def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
-    """Create, exists, metadata, update, stats, purge, delete; listings over pages, with filters."""
+    """A queue is created, changed, counted, purged, deleted and listed over pages with filters."""
     jobs = client.queue("jobs")
     assert not jobs.exists()
     assert jobs.create({"colour": "blue", "a/b~c": 1})
@@ -43,8 +43,8 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Any) -> None:
     assert not jobs.exists()
 
 
-def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
-    """Over pages; ``since`` ends the listing. The entry of a purge has its number of messages."""
+def test_audit_is_listed_latest_first(client: Any) -> None:
+    """Entries are paged, and ``since`` ends the listing. The entry of a purge has its number of messages."""
     begun = datetime.now(UTC) - timedelta(seconds=60)
     for number in range(1, 6):
         client.queue(f"q{number}").post_batch(list(range(number)))
@@ -60,7 +60,7 @@ def test_what_was_changed_is_listed_the_latest_first(client: Any) -> None:
 
 
 def test_a_queue_is_paused_and_resumed(client: Any) -> None:
-    """Claims and pops find nothing, posts raise; a queue that is not paused may be resumed, one that is missing not."""
+    """Claims and pops are empty, posts raise; resuming an active queue works, and a missing queue is an error."""
     jobs = client.queue("jobs")
     jobs.post(1)
     assert jobs.pause("claims")["_paused"] == "claims"
@@ -77,8 +77,8 @@ def test_a_queue_is_paused_and_resumed(client: Any) -> None:
             change()
 
 
-def test_figures_are_of_the_project_of_a_queue_and_of_servers(client: Any) -> None:
-    """A listing over pages has each queue once; servers are for administrators."""
+def test_figures_cover_the_project_a_queue_and_servers(client: Any) -> None:
+    """A listing over pages has each queue once; only administrators see servers."""
     for number in range(5):
         client.queue(f"q{number}").post_batch([1] * (number + 1))
     wait_for(lambda: len([*client.queue_figures()]) == 5, 60, "all queues are counted")
@@ -93,7 +93,7 @@ def test_figures_are_of_the_project_of_a_queue_and_of_servers(client: Any) -> No
 
 @pytest.mark.parametrize("name", ["a", "-", "..", "z" * 64])
 def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None:
-    """Dots alone mean a folder elsewhere; ``exists`` is not misled by neighbours."""
+    """Names of dots are encoded, and ``exists`` ignores queues with similar names."""
     neighbours = [name[:-1] + "+" * 2, name[:63] + "0", name[:-1] or "y"]
     for neighbour in neighbours:
         if neighbour != name and "+" not in neighbour:
@@ -107,7 +107,7 @@ def test_any_name_of_a_queue_is_one_path_segment(client: Any, name: str) -> None
 
 
 def test_messages_of_one_state_are_listed_and_one_is_found(client: Any) -> None:
-    """Over pages; of bodies only the start, where that is wanted, which is not to be taken for a body."""
+    """Listings are paged, and can have only the start of each body, which the client does not decode."""
     jobs = client.queue("jobs")
     jobs.create({"_default_message_delay": 60, "_history_ttl": 600})
     for number in range(3):
@@ -135,7 +135,7 @@ def test_messages_of_one_state_are_listed_and_one_is_found(client: Any) -> None:
 
 
 def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
-    """One and several, with ttl and delay of their own, raw JSON, and bodies decoded to a type."""
+    """Messages have their own ttl and delay, raw JSON bodies, and bodies that are decoded to a type."""
     queue = client.queue("jobs")
     first = queue.post({"who": "Zoë"}, ttl=120)
     second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=0)], ttl=600)
@@ -154,7 +154,7 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
             verb(second)
     assert (
         len({msgspec.structs.replace(each, age=0) for each in [*queue.list(), message]}) == 3
-    )  # a second may have passed
+    )  # the age may have changed
     queue.delete_message(first)
     queue.delete_messages([third])
     assert [message.id for message in queue.pop(3)] == [second]
@@ -164,7 +164,7 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
 
 
 def test_live_claims_are_listed_with_their_holders(client: Any) -> None:
-    """Of a queue and of the project, over pages; a claim that is asked for tells its holder, too."""
+    """Claims of a queue and of the project are listed over pages; a single claim has its holder, too."""
     for name in ("jobs", "more"):
         queue = client.queue(name)
         queue.post_batch(range(6))
@@ -183,7 +183,7 @@ def test_live_claims_are_listed_with_their_holders(client: Any) -> None:
 
 
 def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
-    """Under a name of the client's or the caller's; each way out of it, and what is lost is reported."""
+    """The claim's name is generated or given; each way to settle works, and lost messages are reported."""
     queue = client.queue("jobs")
     queue.create({"_dead_letter_queue": "dead", "_max_claim_count": 5})
     queue.post_batch(range(8))
@@ -221,7 +221,7 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
 
 
 def test_history_is_read_by_time_and_replayed(client: Any) -> None:
-    """What finished, how, and copies of it as new messages."""
+    """Finished messages have an outcome, and a replay posts copies."""
     queue = client.queue("jobs")
     queue.create({"_history_ttl": 600})
     ids = queue.post_batch(range(3))
@@ -241,7 +241,7 @@ def test_history_is_read_by_time_and_replayed(client: Any) -> None:
 
 
 def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
-    """The verbs that it has in common with queues, and its own."""
+    """Topics have common methods with queues and their own."""
     topic = client.topic("news.eu")
     assert topic.create({"_default_message_ttl": 600})
     first = topic.publish("Oslo")
@@ -270,7 +270,7 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
 
 @pytest.mark.parametrize("stage", ["etl.1", ("etl.1",), ("etl.1", "2"), ("etl.1", None)])
 def test_a_commit_names_the_messages_of_each_stage(client: Any, stage: Any) -> None:
-    """Else a stage that has lost a part would be published."""
+    """Without the count a stage that has lost a part would be published."""
     client.queue("out").stage("etl.1", [1, 2])
     with pytest.raises(errors.Invalid, match="publish must contain pairs of a stage and its message count"):
         client.commit("etl", 1, publish=[stage])
@@ -280,7 +280,7 @@ def test_a_commit_names_the_messages_of_each_stage(client: Any, stage: Any) -> N
 
 
 def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
-    """Fence, named claim, stage, commit, the repeat of it, and who comes too late."""
+    """A fence, a named claim, a stage, a commit, its repeat, and a fenced producer behave as specified."""
     source, sink = client.queue("in"), client.queue("out")
     source.post_batch([20, 22])
     fence = client.fence("etl")
@@ -303,8 +303,8 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
         client.committed("nobody")
 
 
-def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
-    """Stages, fences and producers with their figures, in the order of names."""
+def test_stages_fences_and_commits_are_listed_over_all_pages(client: Any) -> None:
+    """Stages, fences and producers have counts and are sorted by name."""
     out = client.queue("out")
     named = [f"job.{number}" for number in range(5)]
     for name in named:
@@ -323,7 +323,7 @@ def test_what_jobs_have_is_listed_over_all_pages(client: Any) -> None:
 
 
 def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> None:
-    """Not only what status and title say; the message is the server's sentence."""
+    """The client does not guess the class from status and title, and the message is the server's."""
     queue = client.queue("jobs")
     ids = queue.post_batch([1, 2])
     queue.claim(1)
@@ -351,14 +351,14 @@ def test_each_refusal_raises_the_class_that_the_server_raised(client: Any) -> No
 
 
 def test_a_wrong_client_id_raises_the_servers_error_with_its_title(running: ZqServer, kind: str) -> None:
-    """``InvalidHeader`` is the one class that is made of two texts."""
+    """``InvalidHeader`` is the only class with a title and a message."""
     with client_of(kind, running.url, client_id="nobody") as client, pytest.raises(errors.InvalidHeader) as caught:
         client.ping()
     assert caught.value.title == "Wrong UUID value"
 
 
 def test_the_server_shows_its_limits_and_is_alive(client: Any, running: ZqServer, project: str) -> None:
-    """And a stranger's project is empty."""
+    """A project of another tenant is empty."""
     assert client.limits()["max_messages_per_page"] == 1000
     assert client.ping() is None
     client.queue("jobs").post(1)
@@ -367,7 +367,7 @@ def test_the_server_shows_its_limits_and_is_alive(client: Any, running: ZqServer
 
 
 def test_a_pop_and_a_claim_wait_for_what_comes(client: Any) -> None:
-    """Longer than the time that one attempt has to be answered."""
+    """The wait may exceed the client's timeout for a response."""
     queue = client.queue("jobs")
     queue.create({"_default_message_delay": 1})
     queue.post("late", delay=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both clients warn of in the log ``zq.client``, though the server takes it."""
+"""Warnings of both clients in the log ``zq.client`` about requests that the server accepts."""
 
 import logging
 from typing import Any
@@ -20,19 +20,19 @@ JOBS = "/v2/queues/jobs"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The client's own warnings; threads of an earlier test may say something, too."""
+    """Return the client's warnings; threads of an earlier test may also write to the log."""
     return [record.getMessage() for record in caplog.records if record.name == "zq.client"]
 
 
 def test_the_client_knows_the_rules_that_the_server_knows() -> None:
-    """Those of features, too; pools check ``_flavor``, which is not in the schema."""
+    """Keys of features are known, too; ``_flavor`` is checked by pools and not in the schema."""
     schema = metadata_schema(Limits(), EXTENSION.protocol_keys)["properties"]
     assert set(KNOWN_KEYS["queues"]) == {*schema, "_flavor"}
     assert set(KNOWN_KEYS["topics"]) == {*shown_defaults(Limits(), topic=True), "_enable_encrypt_messages"}
 
 
 def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """With the rule that was meant; other names are anybody's."""
+    """The warning suggests a similar name; keys without an underscore are the user's."""
     for _ in range(2):
         queue.create({"_dead_leter_queue": "dead", "owner": "shop", "_history_ttl": 60})
         queue.update({"_mine": 1, "_max_claim_counts": 5})
@@ -44,10 +44,10 @@ def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.
     ]
 
 
-def test_rules_of_queues_are_none_of_topics(
+def test_settings_of_queues_are_unknown_for_topics(
     kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No topic keeps a history."""
+    """Topics have no history."""
     with client_of(kind, proxy.url, project) as client:
         client.topic("news").create({"_history_ttl": 60, "_default_message_ttl": 600})
     assert said(caplog) == ["_history_ttl is not a reserved metadata key of topics."]
@@ -64,7 +64,7 @@ DELAYED_NAMES = ["one", "a batch", "many", "a stage"]
 
 @pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
 def test_a_delay_that_the_queue_ignores_is_refused(queue: Any, post: Any) -> None:
-    """No message is stored until the queue has a delay of its own; the refusal says what to set."""
+    """No message is stored until the queue has a default delay; the error names the setting."""
     for _ in range(2):
         with pytest.raises(Invalid, match=r"The queue jobs ignores delays: set its _default_message_delay above 0"):
             post(queue)
@@ -74,7 +74,7 @@ def test_a_delay_that_the_queue_ignores_is_refused(queue: Any, post: Any) -> Non
 
 
 def test_a_draft_whose_delay_the_queue_ignores_ends_a_post_of_many(queue: Any) -> None:
-    """The error says which messages are stored."""
+    """The error has the messages that are stored."""
     with pytest.raises(PostStopped) as stopped:
         queue.post_many(["x"] * 1000 + [Draft("y", delay=5)])
     assert (stopped.value.stored, stopped.value.maybe_stored) == ([range(1000)], [])
@@ -90,8 +90,8 @@ def test_a_client_that_checks_no_delays_posts_them(kind: str, proxy: Proxy, proj
 
 
 @pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
-def test_a_delayed_queue_is_looked_at_once(kind: str, proxy: Proxy, project: str, post: Any) -> None:
-    """Or not at all by posts that read its metadata anyway."""
+def test_metadata_of_a_delayed_queue_is_read_once(kind: str, proxy: Proxy, project: str, post: Any) -> None:
+    """The client reads the metadata once, or never if the post reads them anyway."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
         queue.create({"_default_message_delay": 1})
@@ -106,7 +106,7 @@ def test_a_delayed_queue_is_looked_at_once(kind: str, proxy: Proxy, project: str
 def test_a_queue_that_is_created_again_without_delays_is_noticed(
     kind: str, proxy: Proxy, project: str, post: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first answer that says so is logged, and the next post is refused; posts of many read the metadata first."""
+    """The first response that shows it is logged and the next post raises; ``post_many`` checks first."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
         queue.create({"_default_message_delay": 1})
@@ -121,7 +121,7 @@ def test_a_queue_that_is_created_again_without_delays_is_noticed(
 
 
 def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project: str) -> None:
-    """Nor do those whose messages are to be ready at once."""
+    """A delay of 0 needs no check, either."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
         queue.post("x")
@@ -129,10 +129,10 @@ def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project
     assert [method for method, _, _ in proxy.seen] == ["POST", "POST"]
 
 
-def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
+def test_post_succeeds_if_the_check_of_delays_fails(
     kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failure of the check is no error of the post."""
+    """A failed check does not fail the post."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
         proxy.plan(BUSY)
@@ -146,7 +146,7 @@ def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
 def test_a_loop_ends_after_so_many_messages_and_claims_no_more(
     queue: Any, batch: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others were never claimed: their claim counts say so."""
+    """The other messages were never claimed, as their claim counts show."""
     caplog.set_level(logging.INFO, logger="zq.client")
     queue.post_batch(range(9))
     assert bodies(queue.consume(count=3, batch=batch, wait=20)) == [0, 1, 2]
@@ -159,7 +159,7 @@ def test_a_loop_ends_after_so_many_messages_and_claims_no_more(
 
 
 def test_a_loop_that_is_stopped_reports_what_it_did_not_start(queue: Any) -> None:
-    """They are free at once."""
+    """The messages that were not started are ready at once."""
     queue.post_batch(range(5))
     consumer = queue.consume(batch=5, wait=20)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A life by plain HTTP, as an operator would type it: curl where it is installed, Python's own client elsewhere."""
+"""The life cycle of a queue over plain HTTP, with curl if it is installed and otherwise with Python's client."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from tests.servers import CLIENT, PROJECT, ZqServer, ask
 
 
 def curl(url: str, method: str, path: str, body: object = None) -> tuple[int, object]:
-    """One request; its status and its body as JSON, None if there is none."""
+    """Send a request and return the status and the JSON body, or None if there is no body."""
     if not able("curl"):
         answer = ask(url, method, path, body)
         return answer.status, answer.document
@@ -26,7 +26,7 @@ def curl(url: str, method: str, path: str, body: object = None) -> tuple[int, ob
 @pytest.mark.durable
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_whole_life_by_curl(store_uri: str, engine: str) -> None:
-    """Create, post, list, claim, renew, delete, release, pop, stats, kill -9, purge, delete."""
+    """The cycle is create, post, list, claim, renew, delete, release, pop, stats, kill -9, purge, delete."""
     with ZqServer(store_uri, engine=engine) as server:
         url, queue = server.url, "/v2/queues/orders"
         assert curl(url, "GET", "/healthz")[0] == curl(url, "GET", "/readyz")[0] == 200

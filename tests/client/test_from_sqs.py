@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/migration-from-sqs.md``: its blocks of shell and Python, one after the other, do what it says."""
+"""``api-ref/migration-from-sqs.md``: its shell and Python blocks run in order."""
 
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +16,7 @@ RUN_BY = {"sh": SHELL, "python": PYTHON}
 
 
 def test_the_tutorial_works_from_top_to_bottom(running: ZqServer, project: str, tmp_path: Path) -> None:
-    """A shell for neighbouring blocks of shell, Python for those of Python; the variables are those of the page."""
+    """Consecutive blocks of a language run in one process with the page's variables."""
     page = blocks(ROOT / "api-ref" / "migration-from-sqs.md")
     export = next(line for line in page[0].text.splitlines() if line.startswith("export "))
     said = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/migration-from-zaqar.md``: its program runs, and what it says that the SDK does is so."""
+"""``api-ref/migration-from-zaqar.md``: its program runs, and the SDK behaves as described."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ def program(server: ZqServer, project: str) -> str:
 
 
 def test_the_program_of_the_page_works(running: ZqServer, project: str, tmp_path: Path) -> None:
-    """All pages are seen, and messages that were claimed can be deleted."""
+    """The program sees all pages and can delete claimed messages."""
     succeed([*PYTHON, program(running, project)], tmp_path)
 
 
-def test_what_fails_in_the_sdk_fails_so(running: ZqServer, project: str, tmp_path: Path) -> None:
-    """Its own claims, a refused post, a claim's limit, and metadata that it does not know."""
+def test_sdk_fails_as_the_page_says(running: ZqServer, project: str, tmp_path: Path) -> None:
+    """The SDK's claims, a rejected post, a claim's limit and unknown metadata behave as described."""
     begin = program(running, project).partition("conn.message.create_queue")[0]
     lines = [
         "conn.message.create_queue(name='dlq', _dead_letter_queue='dead', _max_claim_count=3)",

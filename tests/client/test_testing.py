@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq.testing`` and its fixtures: a server in the process of the tests. The samples of ``client.md`` are run."""
+"""``zq.testing`` and its fixtures: a server in the process of the tests, and the samples of ``client.md``."""
 
 import socket
 import tempfile
@@ -29,7 +29,7 @@ TESTS, PROGRAM = (only("api-ref/client.md", "python", part) for part in ("def sh
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "xdist"])
 def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
-    """client.md: as a file of its own, with nothing but the plugins that are named here."""
+    """The tests of client.md run as a separate file with only the named plugins."""
     (tmp_path / "test_orders.py").write_text(TESTS)
     plugins = ["-p", "zq.testing.plugin", "-p", "xdist"]
     alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q", *plugins, *options]
@@ -43,7 +43,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
     "without", ["", "import select; del select.POLLRDHUP, select.epoll; "], ids=["", "as on macOS"]
 )
 def test_the_program_of_the_page_prints_an_address_and_nothing_else(tmp_path: Path, without: str) -> None:
-    """client.md: no log of requests, and no warning."""
+    """The program of client.md logs no requests and no warnings."""
     done = follow(["python", "-W", "error", "-c", without + PROGRAM], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("http://127.0.0.1:")
@@ -51,7 +51,7 @@ def test_the_program_of_the_page_prints_an_address_and_nothing_else(tmp_path: Pa
 
 
 def test_nothing_is_left_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread, no folder, no port, and a client that was forgotten is closed."""
+    """Threads, folder and port are gone, and a client that was left open is closed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(threading.enumerate())
     with zq.testing.server() as server:
@@ -67,7 +67,7 @@ def test_nothing_is_left_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_servers_beside_each_other_have_nothing_in_common() -> None:
-    """Neither messages nor time."""
+    """Neither messages nor the clock are shared."""
     with ExitStack() as stack:
         servers = [stack.enter_context(zq.testing.server()) for _ in range(4)]
         for number, server in enumerate(servers):
@@ -78,7 +78,7 @@ def test_servers_beside_each_other_have_nothing_in_common() -> None:
 
 
 def test_time_leaps_ahead_and_never_back(timed: Server) -> None:
-    """Delays and lives are over, and new ones are counted from there; real time goes on passing."""
+    """Delays and ttls expire, new ones count from the new time, and real time continues."""
     queue = timed.client().queue("jobs")
     queue.create({"_default_message_delay": 600})
     queue.post("delayed")
@@ -96,7 +96,7 @@ def test_time_leaps_ahead_and_never_back(timed: Server) -> None:
 
 
 def test_a_leap_wakes_waiting_requests(timed: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's periodic look at queues without a notice does not come within this test."""
+    """The server's periodic check of queues without a notification does not occur in this test."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 3600.0)
     with client_of(kind, timed.url) as client, ThreadPoolExecutor(1) as pool:
         queue = client.queue("jobs")
@@ -112,7 +112,7 @@ def test_a_leap_wakes_waiting_requests(timed: Server, kind: str, monkeypatch: py
 
 
 def test_streams_and_workers_are_served(timed: Server, kind: str) -> None:
-    """As by any server, with both clients."""
+    """Both clients can use streams and workers."""
     with client_of(kind, timed.url) as client:
         topic, queue = client.topic("news"), client.queue("jobs")
         topic.publish_batch(["Oslo", "Rome"])
@@ -130,7 +130,7 @@ def test_streams_and_workers_are_served(timed: Server, kind: str) -> None:
 
 @pytest.mark.parametrize("sqs", [False, True])
 def test_rules_and_routes_of_features_are_those_of_a_server(sqs: bool) -> None:
-    """Attributes of SQS are checked, and an administrator can suspend a project."""
+    """SQS attributes are validated, and an administrator can list projects."""
     headers = {"Client-ID": str(uuid4()), "X-Project-ID": "test"}
     with zq.testing.server(sqs=sqs) as served:
         refused = httpx.put(f"{served.url}/v2/queues/jobs", json={"_sqs": {"visibility": "bad"}}, headers=headers)
@@ -141,7 +141,7 @@ def test_rules_and_routes_of_features_are_those_of_a_server(sqs: bool) -> None:
 
 
 def test_the_end_does_not_wait_for_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that waits is answered, a stream ends, and one who says nothing at all is hung up on."""
+    """A waiting request is answered, a stream ends, and a silent connection is closed."""
     monkeypatch.setattr(zq.testing._Connection, "timeout", None)
     begun = time.monotonic()
     with ThreadPoolExecutor(2) as pool, ExitStack() as stack:
@@ -168,7 +168,7 @@ def test_the_end_does_not_wait_for_waiting_requests(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_not_installed_is_named_with_the_extra(tmp_path: Path) -> None:
-    """Of the server's packages; those of a store are not needed."""
+    """The extra has the server's packages; packages of stores are not needed."""
     block = "import sys; sys.modules['falcon'] = None; import zq.testing; zq.testing.server().__enter__()"
     done = follow(["python", "-c", block], tmp_path)
     assert done.returncode == 1

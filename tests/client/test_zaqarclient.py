@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenStack's own client, unchanged, against a real server: a Zaqar client must not notice that it talks to zq."""
+"""OpenStack's python-zaqarclient, unchanged, against a real server: it must not notice that the server is zq."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ def post(queue: Queue, count: int) -> list[str]:
 
 
 def test_a_queue_lives_from_its_creation_to_its_end(client: Client) -> None:
-    """Create, exists, metadata set and replaced and cleared, list over pages, delete."""
+    """A queue is created, found, its metadata set, replaced and cleared, listed over pages, and deleted."""
     for number in range(12):
         client.queue(f"q{number:02}", force_create=True)
     jobs = client.queue("q00")
@@ -76,7 +76,7 @@ def test_a_queue_lives_from_its_creation_to_its_end(client: Client) -> None:
 
 
 def test_messages_are_posted_in_bulk_listed_over_pages_and_got_by_id(client: Client) -> None:
-    """45 messages in one post; the iterator follows five pages; ids, one message, echo."""
+    """One post has 45 messages, the iterator follows five pages, and ids, single messages and echo work."""
     queue = client.queue("jobs", force_create=True)
     ids = post(queue, 45)
     assert len(ids) == 45
@@ -92,7 +92,7 @@ def test_messages_are_posted_in_bulk_listed_over_pages_and_got_by_id(client: Cli
 
 
 def test_another_client_sees_what_was_posted_and_another_project_does_not(server: ZqServer) -> None:
-    """The echo filter is by client, the partition by project."""
+    """The echo filter is by client, and isolation is by project."""
     post(client_of(server).queue("jobs", force_create=True), 3)
     assert numbers(client_of(server).queue("jobs").messages()) == [0, 1, 2]
     stranger = client_of(server, "p2").queue("jobs")
@@ -101,7 +101,7 @@ def test_another_client_sees_what_was_posted_and_another_project_does_not(server
 
 
 def test_messages_leave_by_delete_by_pop_and_by_purge(client: Client) -> None:
-    """Each way out shows in the stats; oldest and newest name what is left."""
+    """The stats change with each removal; oldest and newest name the remaining messages."""
     queue = client.queue("jobs", force_create=True)
     ids = post(queue, 12)
     queue.message(ids[0]).delete()
@@ -120,7 +120,7 @@ def test_messages_leave_by_delete_by_pop_and_by_purge(client: Client) -> None:
 
 
 def test_a_claim_is_taken_renewed_worked_off_and_released(client: Client) -> None:
-    """The claim's messages carry its id, so that delete works; the rest returns on release."""
+    """The claim's messages have its id, so that delete works; the other messages are ready after the release."""
     queue = client.queue("jobs", force_create=True)
     post(queue, 8)
     claim = queue.claim(ttl=120, grace=60, limit=5)
@@ -145,7 +145,7 @@ def test_a_claim_is_taken_renewed_worked_off_and_released(client: Client) -> Non
 
 
 def test_a_delayed_queue_hides_messages_until_their_moment(client: Client) -> None:
-    """The queue's default delay, a message's own, none at all, and a short one that passes."""
+    """The queue's default delay, a message's own delay, no delay, and a short delay that ends are covered."""
     queue = client.queue("later", force_create=True)
     queue.metadata(new_meta={"_default_message_delay": 600})
     hidden, soon, now = ids_of(
@@ -161,9 +161,9 @@ def test_a_delayed_queue_hides_messages_until_their_moment(client: Client) -> No
 
 
 def test_a_message_that_was_claimed_often_enough_goes_to_the_dead_letters(client: Client) -> None:
-    """Two claims, the third attempt moves it with its body, id and the dead letter queue's ttl."""
+    """After two claims, the third attempt moves the message with its body, its id and the dead-letter queue's ttl."""
     queue = client.queue("jobs", force_create=True)
-    # Queue.metadata() cannot: it removes again what it adds to a key that was shown as null.
+    # Queue.metadata() cannot do this: it removes the keys that were null before.
     rules = {"_max_claim_count": 2, "_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": 9999}
     patch = [{"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in rules.items()]
     core.queue_update(*reversed(client._request_and_transport()), "jobs", patch)
@@ -179,14 +179,14 @@ def test_a_message_that_was_claimed_often_enough_goes_to_the_dead_letters(client
 
 
 def test_the_client_finds_the_service_alive_and_described(client: Client) -> None:
-    """Ping and the home document."""
+    """Ping and the home document work."""
     assert client.ping()
     resources = client.homedoc()["resources"]
     assert resources["rel/queue"]["href-template"] == "/v2/queues/{queue_name}"
 
 
 def test_each_refusal_raises_the_clients_own_error(client: Client) -> None:
-    """400, 403, 404 and 409, with the server's sentence in the message."""
+    """The client raises its errors for 400, 403, 404 and 409, with the server's message."""
     queue = client.queue("jobs", force_create=True)
     ids = post(queue, 2)
     with pytest.raises(errors.MalformedRequest, match="ttl"):
@@ -214,7 +214,7 @@ def test_each_refusal_raises_the_clients_own_error(client: Client) -> None:
 
 
 def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
-    """Granian instead of gunicorn: create, post, list, claim, delete, pop, stats."""
+    """With Granian instead of gunicorn, create, post, list, claim, delete, pop and stats work."""
     with ZqServer(store_uri, engine="granian") as server:
         queue = client_of(server).queue("jobs", force_create=True)
         post(queue, 15)
@@ -230,7 +230,7 @@ def test_the_other_engine_serves_the_same_life(store_uri: str) -> None:
 
 @pytest.mark.every_store
 def test_a_signed_url_opens_a_queue_for_others(store_uri: str) -> None:
-    """Contract 17: a client of the backend signed-url sees the message, posts where it may, and nothing else."""
+    """A client of the backend signed-url can read and post where the URL allows it, and nothing else (contract 17)."""
     with ZqServer(store_uri, config=f"[signed_url]\nsecret_key = {'k' * 32}\n") as server:
         jobs = client_of(server).queue("jobs", force_create=True)
         post(jobs, 2)
@@ -251,7 +251,7 @@ def test_a_signed_url_opens_a_queue_for_others(store_uri: str) -> None:
 
 @pytest.mark.every_store
 def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
-    """9: created, shown, listed over pages, agreed to, delivered to, changed, ended."""
+    """A subscription is created, shown, listed, confirmed, delivered to, changed and deleted (contract 9)."""
     with Sink() as sink, ZqServer(store_uri, config=SUBSCRIBING) as server:
         client = client_of(server)
         hook = client.subscription("jobs", subscriber=f"{sink.url}/hook", ttl=600, options={"colour": "blue"})
@@ -283,9 +283,12 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
 
 
 @pytest.mark.every_store
-def test_what_heats_resources_do(store_uri: str) -> None:
-    """``OS::Zaqar::Queue``, ``Subscription`` with the ttl of for ever and a template, and ``SignedQueueURL``, by which
-    a server that was deployed signals and is polled for: create, update, delete, in Heat's order."""
+def test_heat_resources_work(store_uri: str) -> None:
+    """Heat creates, updates and deletes its Zaqar resources in its own order.
+
+    The resources are ``OS::Zaqar::Queue``, ``Subscription`` with an unlimited ttl and a template, and
+    ``SignedQueueURL``, which a deployed server uses to send signals.
+    """
     forever = 220367260800
     with Sink() as sink, ZqServer(store_uri, config=SUBSCRIBING) as server:
         client = client_of(server)
@@ -315,8 +318,8 @@ def test_what_heats_resources_do(store_uri: str) -> None:
             client.subscription("stack-queue", id=hook.id)
 
 
-def test_what_is_not_built_is_said(tmp_path: Path) -> None:
-    """Who switches encryption on hears that it is not so: 501 would pass for success."""
+def test_encryption_without_support_is_rejected(tmp_path: Path) -> None:
+    """Enabling encryption is rejected with 400, because the client would treat 501 as success."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         client = client_of(server)
         jobs = client.queue("jobs", force_create=True)
@@ -326,7 +329,7 @@ def test_what_is_not_built_is_said(tmp_path: Path) -> None:
 
 
 def test_the_report_on_health_is_an_object(store_uri: str) -> None:
-    """5, 17: what ``health()`` asks, as an administrator; the client's own noauth names no role."""
+    """``health()`` needs the admin role, which the client's noauth backend does not send (contracts 5, 17)."""
     config = "[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n"
     with ZqServer(store_uri, config=config) as started:
         request, transport = client_of(started)._request_and_transport()
@@ -337,7 +340,7 @@ def test_the_report_on_health_is_an_object(store_uri: str) -> None:
 
 
 def test_pools_and_flavors_are_administered(tmp_path: Path) -> None:
-    """All calls of both, and queues that are in such a pool."""
+    """All calls for pools and flavors work, and so do queues in such a pool."""
     config = """
         [DEFAULT]
         admin_mode = true

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console, as a browser shows it and as the server sends it."""
+"""The web console, as the browser renders it and as the server serves it."""

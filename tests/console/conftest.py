@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A browser, a page that is watched for everything that no page may do, and the servers behind it.
+"""Fixtures for browser tests: a browser, a page that is checked for errors, and the servers.
 
-The browser is the machine's Chromium, or the program that ``ZQ_TEST_BROWSER`` names.
+The browser is the machine's Chromium, or the program in ``ZQ_TEST_BROWSER``.
 
-The tests of a folder share the browser, its context and two servers; the tests of a file share a page. Each test has a
-project of its own, and gets the page back empty.
+The tests of a folder share the browser, its context and two servers; the tests of a file share a page. Each test has
+its own project and starts with an empty page.
 """
 
 import itertools
@@ -41,30 +41,30 @@ ARGUMENTS = [
 VIEWPORT = {"width": 1280, "height": 900}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
 VIOLATIONS = "(rules) => axe.run(document, rules).then((found) => found.violations)"
-# The themes differ in colours only, so a day looks at one of them.
+# The themes differ in colours only, so each day's run checks one theme.
 THEMES = rotated(("light", "dark"), 1)
 WITHIN = 60_000
-"""Milliseconds that the browser waits for what is expected."""
+"""Milliseconds that the browser waits for an expected state."""
 expect.set_options(timeout=WITHIN)
 NOTHING = "\N{EN DASH}"
 """The console's sign for an unknown value."""
 STATUS = re.compile(r"status of (\d{3})")
-# ``window.away`` hides the page, as another tab in front of it does.
+# ``window.away`` hides the page, like another tab in front of the page.
 HIDE = "Object.defineProperty(document, 'hidden', {get: () => window.away === true})"
 FORGET = "() => { try { sessionStorage.clear(); localStorage.clear(); } catch { /* an empty page has none */ } }"
 _numbers = itertools.count(1)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One browser serves all tests of the folder."""
+    """Mark all tests of the folder to run together, because they share one browser."""
     item.add_marker(pytest.mark.together("console"))
 
 
 @pytest.fixture(scope="package")
 def context() -> Iterator[BrowserContext]:
-    """The browser's first context: its cache of modules serves all tests of the folder.
+    """Start the browser and return its first context, whose module cache serves all tests of the folder.
 
-    The browser ends behind the folder, since its event loop would be in the way of other tests.
+    The browser is closed after the folder, because its event loop would disturb other tests.
     """
     need("chromium")
     with sync_playwright() as playwright:
@@ -76,7 +76,7 @@ def context() -> Iterator[BrowserContext]:
 
 
 def context_of(browser: Browser) -> BrowserContext:
-    """Open a context whose pages ``window.away`` can hide."""
+    """Open a context with pages that ``window.away`` can hide."""
     opened = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce", accept_downloads=True)
     opened.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.add_init_script(HIDE)
@@ -91,14 +91,14 @@ def page_of(context: BrowserContext) -> Page:
 
 @pytest.fixture(scope="module")
 def tab(context: BrowserContext) -> Iterator[Page]:
-    """The page of a file of tests."""
+    """Open the page that the tests of a file share."""
     opened = page_of(context)
     yield opened
     opened.close()
 
 
 class Watch:
-    """A page of one test, and everything it did that no page may: errors, foreign requests, unexpected refusals."""
+    """A page of one test that records forbidden events: errors, foreign requests, unexpected error statuses."""
 
     def __init__(self, page: Page, url: str, project: str) -> None:
         self.page = page
@@ -107,10 +107,10 @@ class Watch:
         self.project = project
         self.wrong: list[str] = []
         self.expected: set[int] = set()
-        """Statuses that are no fault in this test; 0: the server does not answer."""
+        """Error statuses that this test expects; 0 means that the server does not answer."""
         self.requests: list[Request] = []
         self.judged = False
-        """Whether another test judges the accessibility of the page that is shown in the end."""
+        """Whether another test checks the accessibility of the last page."""
         self.hosts = {urlsplit(url).netloc}
         self._listeners = {
             "console": self._on_console,
@@ -123,7 +123,7 @@ class Watch:
             page.on(event, listener)  # type: ignore[call-overload]
 
     def open(self, address: str = "") -> Page:
-        """Show a page of the project, as "queues/mail", or another address of the console, as "#/"."""
+        """Open a page of the project, such as "queues/mail", or another console address, such as "#/"."""
         within = f"#/p/{self.project}/{address}".rstrip("/")
         self.page.goto(f"{self.url}/console/{address if address.startswith('#') else within}")
         return self.page
@@ -143,7 +143,7 @@ class Watch:
         self.page.evaluate(turned, away)
 
     def check_accessible(self) -> None:
-        """Note the violations that axe finds."""
+        """Record the accessibility violations that axe finds."""
         for theme in THEMES:
             self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             if not self.page.evaluate("'axe' in window"):
@@ -153,7 +153,7 @@ class Watch:
                 self.wrong.append(f"axe, {theme}: {violation['id']}: {nodes}")
 
     def leave(self) -> None:
-        """Stop watching, and return the page empty."""
+        """Stop watching and reset the page for the next test."""
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
         self.page.unroute_all(behavior="ignoreErrors")
@@ -193,15 +193,15 @@ Watching = Callable[..., Watch]
 
 @pytest.fixture
 def project() -> str:
-    """A project that no other test has."""
+    """Return a project name that no other test uses."""
     return f"p{next(_numbers)}"
 
 
 @pytest.fixture
 def watching(tab: Page, project: str) -> Iterator[Watching]:
-    """A function that watches a page of a server: the file's own at first, then further ones.
+    """Return a function that opens and watches a page of a server; the first call uses the file's shared page.
 
-    A fault of any of them fails the test, and the page that each shows in the end is accessible.
+    The test fails if any page has a fault or if a page is inaccessible at the end of the test.
     """
     opened: list[Watch] = []
 
@@ -210,7 +210,7 @@ def watching(tab: Page, project: str) -> Iterator[Watching]:
         return opened[-1]
 
     def new_page() -> Page:
-        """In a context of its own: the pages of one context share few connections."""
+        """Open a page in its own context, because the pages of one context share few connections."""
         browser = tab.context.browser
         assert browser is not None
         return page_of(context_of(browser))
@@ -227,21 +227,21 @@ def watching(tab: Page, project: str) -> Iterator[Watching]:
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[ZqServer]:
-    """A server without authentication."""
+    """Start a server without authentication."""
     with ZqServer("memory:") as started:
         yield started
 
 
 @pytest.fixture
 def client(server: ZqServer, project: str) -> Iterator[Client]:
-    """The test's project on that server."""
+    """Open a client for the test's project on the shared server."""
     with Client(server.url, project) as opened:
         yield opened
 
 
 @pytest.fixture
 def watch(watching: Watching, server: ZqServer) -> Watch:
-    """A page of that server."""
+    """Watch a page of the shared server."""
     return watching(server.url)
 
 
@@ -253,7 +253,7 @@ class Guarded(NamedTuple):
     admin: dict[str, str]
 
     def token(self, *scopes: str, **terms: object) -> str:
-        """Make a token of the project; without scopes or roles it allows everything in the project."""
+        """Create a token of the project; without scopes and roles the token allows everything in the project."""
         terms |= {"scopes": scopes} if scopes else {}
         return str(made(self.server, self.admin, self.project, **terms)["token"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the console: opening a project, signing in, a reader's buttons, and a proxy's path and sign-on."""
+"""Access to the console: opening a project, signing in, read-only tokens, and a proxy with single sign-on."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, location.href,
 
 
 def test_a_project_is_opened_by_its_name_and_remembered(client: Client, watch: Watch) -> None:
-    """Without authentication."""
+    """Without authentication, the user types the project's name once; the console then lists the project."""
     client.queue("mail").create()
     page = watch.open("#/")
     page.get_by_label("Project").fill(watch.project)
@@ -35,7 +35,7 @@ def test_a_project_is_opened_by_its_name_and_remembered(client: Client, watch: W
 
 
 def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Guarded, watching: Watching) -> None:
-    """Acceptance 15, 18: also when it ends in the middle; it is in the session's storage and nowhere else."""
+    """The console keeps the token in session storage only, and asks again when it is revoked (acceptance 15, 18)."""
     token = tokened.token()
     with Client(tokened.server.url, tokened.project, token=token) as client:
         client.queue("mail").post({"a": 1})
@@ -63,7 +63,7 @@ def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Guard
 
 
 def test_a_reader_sees_all_and_each_button_says_why_not(tokened: Guarded, watching: Watching) -> None:
-    """Acceptance 15: and the server refuses the same to curl (tests/http/test_matrix.py)."""
+    """Disabled buttons give the reason; tests/http/test_matrix.py checks the server's refusals (acceptance 15)."""
     with tokened.client() as client:
         client.queue("mail").post({"a": 1})
         watch = watching(tokened.server.url)
@@ -97,7 +97,7 @@ http {{
 
 
 class Proxy:
-    """nginx before a server, below a path, for those whose cookie says that they have signed on."""
+    """An nginx proxy that serves zq below a path, for clients with a sign-on cookie."""
 
     def __init__(self, target: str, folder: Path) -> None:
         self.port = free_port()
@@ -130,7 +130,7 @@ def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("slash", rotated(["", "/"], 1))
 def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watching: Watching, slash: str) -> None:
-    """Acceptance 17: with and without a slash, with a cookie of a single sign-on; nothing is configured in zq."""
+    """The console works below a proxy's path, with and without a slash, with no setting in zq (acceptance 17)."""
     client.queue("mail").post({"a": 1})
     watch = watching(proxy.url)
     watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of administration: a token's secret."""
+"""The token part of the administration page."""
 
 import pytest
 from playwright.sync_api import expect
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_secret_is_shown_once(tokened: Guarded, watching: Watching) -> None:
-    """No part of the page or of its storage has it later; the token works, is rotated, and ends when it is revoked."""
+    """The console shows a token's secret once and stores it nowhere; the token works, rotates and can be revoked."""
     watch = watching(tokened.server.url)
     page = watch.sign_in(tokened.token(), "admin?part=tokens")
     page.get_by_role("button", name="Create a token…").click()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the audit, and the purge of a queue, which it lists."""
+"""The audit page, and the purge that it lists."""
 
 import re
 
@@ -13,8 +13,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Client, watch: Watch) -> None:
-    """Acceptance 12: Enter in an empty field and a part of the name do nothing; the dialog's count is the number of
-    messages that are deleted; other queues keep theirs; the audit has the request's id."""
+    """The purge needs the queue's full name and deletes as many messages as the dialog counts (acceptance 12).
+
+    Enter in an empty field and a part of the name do nothing, other queues keep their messages, and the audit has the
+    request's id.
+    """
     client.queue("other").post(1)
     client.queue("mail").post_batch(list(range(20)))
     client.queue("mail").update({"_default_message_delay": 1})

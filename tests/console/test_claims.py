@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of claims: holders and remaining times, and the release of a claim."""
+"""The claims page: holders, remaining times, and the release of a claim."""
 
 import re
 from datetime import datetime
@@ -19,7 +19,7 @@ SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 
 
 def claim(watch: Watch, queue: str, agent: str = "nightly/3.1", client: str = "b" * 32, **terms: int) -> str:
-    """Claim up to two messages as a client of that name; return the claim's id."""
+    """Claim up to two messages with the user agent `agent` and return the claim's id."""
     headers = {"User-Agent": agent.encode().decode("latin-1"), "Client-ID": client, "X-Project-ID": watch.project}
     made = ask(watch.url, "POST", f"/v2/queues/{queue}/claims?limit=2", terms, headers=headers)
     assert made.status == 201
@@ -31,7 +31,7 @@ def names(page: Page) -> list[str]:
 
 
 def test_all_live_claims_are_shown_with_their_holders(client: Client, watch: Watch) -> None:
-    """Of all queues, those held longest first or those that end first; how long, and how long still, run on."""
+    """The page lists the claims of all queues, sorted by age or by expiry, and updates age and remaining time."""
     for name, ttl in (("mail", 900), ("orders", 120), ("images", 300)):
         client.queue(name).post_batch(range(3))
         claim(watch, name, f"worker-{name}", ttl=ttl)
@@ -53,7 +53,7 @@ def test_all_live_claims_are_shown_with_their_holders(client: Client, watch: Wat
 
 
 def test_a_claim_is_released_by_the_name_of_its_queue(client: Client, watch: Watch) -> None:
-    """What it says went, and nothing else; Enter in an empty field does nothing."""
+    """Typing the queue's name releases only the selected claim; Enter in an empty field does nothing."""
     client.queue("jobs").post_batch(range(4))
     claim(watch, "jobs", "stuck/1")
     other = claim(watch, "jobs", "busy/2")

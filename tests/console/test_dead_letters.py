@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters in the browser: their rows, their timeline, and the redrive of all, of some and of one."""
+"""Dead letters in the browser: rows, timeline, and the redrive of all, selected or single messages."""
 
 import re
 from datetime import datetime
@@ -39,7 +39,7 @@ def rows(page: Page) -> Locator:
 
 
 def test_redrive_tab_of_source_queue_moves_letters_of_that_queue(client: Client, watch: Watch) -> None:
-    """The dry run and the redrive show the dead-letter queue, and leave the letters of other queues there."""
+    """The dry run and the redrive name the dead-letter queue and leave messages from other queues in it."""
     bury(client, "orders", {"n": 1})
     bury(client, "other", 1, 2)
     client.queue("plain").create()
@@ -91,7 +91,7 @@ def test_dead_letter_queue_names_its_source_queues(client: Client, watch: Watch)
 
 
 def test_selected_dead_letters_are_redriven(client: Client, watch: Watch) -> None:
-    """From the tab of the source queue; what was not selected stays."""
+    """The redrive from the source queue's tab moves only the selected messages."""
     ids = bury(client, "orders", 1, 2, 3)
     page = watch.open("queues/orders?state=dead")
     for id in ids[:2]:
@@ -111,7 +111,7 @@ def test_one_dead_letter_is_redriven_from_its_view(client: Client, watch: Watch)
 
 
 def test_timeline_of_dead_letter_dates_the_move_by_the_move(client: Client, watch: Watch) -> None:
-    """Not by the post, which was earlier."""
+    """The timeline shows the time of the move, which is later than the time of the post."""
     queue = client.queue("orders")
     queue.create({"_dead_letter_queue": "dead"})
     id = queue.post(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of jobs: producers, fences and stages, and the deletion of a stage."""
+"""The jobs page: producers, fences and stages, and the deletion of a stage."""
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -23,7 +23,7 @@ def cell(found: Locator, column: str) -> Locator:
 
 
 def test_what_a_job_does_is_seen(client: Client, watch: Watch) -> None:
-    """Its epoch, what it stages, and its commit: the stage is gone then, and the figures of its batch stand there."""
+    """The page shows the fence's epoch and the stage, and after the commit the producer's batch and its counts."""
     client.queue("in").post_batch([1, 2, 3])
     page = watch.open(JOBS)
     fence = client.fence("etl")
@@ -46,13 +46,13 @@ def test_what_a_job_does_is_seen(client: Client, watch: Watch) -> None:
 
 
 def client_moment(client: Client) -> str:
-    """When the batch was decided, as the page writes it."""
+    """Return the time of the producer's commit in the page's format."""
     [commit] = [found for found in client.commits() if found.producer == "etl"]
     return str(commit.decided).replace("T", " ").replace("Z", " UTC")
 
 
 def test_a_small_stage_is_dropped(client: Client, watch: Watch) -> None:
-    """The dialog says what goes; Escape leaves all as it is; a commit of it is refused then."""
+    """The dialog gives the stage's message count; Escape cancels; a commit of the deleted stage is rejected."""
     client.queue("out").stage("small", [1, 2])
     client.queue("out").stage("stays", [1])
     page = watch.open(JOBS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tabs of a queue's page, and the view of one message."""
+"""The tabs of a queue's page, and the message view."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -23,8 +23,7 @@ def open_first(page: Page) -> None:
 
 
 def test_each_tab_shows_its_own_state(client: Client, watch: Watch) -> None:
-    """With counts; ready and delayed ones in the order of claims, pages that go on, an empty state that says where the
-    others are."""
+    """Each tab has a count and pages of rows in claim order; an empty tab names the states that have messages."""
     queue = client.queue("mail")
     queue.create({"_default_message_delay": 300})
     for delay in (200, 100):
@@ -53,7 +52,7 @@ def test_each_tab_shows_its_own_state(client: Client, watch: Watch) -> None:
 
 
 def test_dead_letters_of_the_queue_stand_first(client: Client, watch: Watch) -> None:
-    """The tab shows the dead letter queue; where they came from and why is in the view; a delete takes them there."""
+    """The tab lists the whole dead-letter queue; its message view shows origin and reason and can delete."""
     for name in ("other", "mail"):
         queue = client.queue(name)
         queue.create({"_dead_letter_queue": "dead"})
@@ -77,7 +76,7 @@ def test_dead_letters_of_the_queue_stand_first(client: Client, watch: Watch) -> 
 
 
 def test_search_covers_reasons_and_whole_bodies(client: Client, watch: Watch) -> None:
-    """The start of a body at once, the whole body once it is loaded."""
+    """The search first covers the start of each body, and the whole body after the bodies are loaded."""
     client.queue("mail").post_batch([{"pad": "x" * 500, "needle": number} for number in range(3)])
     page = watch.open(MAIL)
     search = page.get_by_label("Search the loaded messages")
@@ -89,7 +88,7 @@ def test_search_covers_reasons_and_whole_bodies(client: Client, watch: Watch) ->
 
 
 def test_history_is_newest_first_with_filters(client: Client, watch: Watch) -> None:
-    """By outcome and by time; older entries on demand; new ones wait while the reader is at work."""
+    """The history filters by outcome and time, loads older entries on demand, and adds new ones on a click."""
     queue = client.queue("mail")
     queue.create({"_history_ttl": 3600, "_dead_letter_queue": "dead"})
     queue.post_batch(list(range(24)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that compute, in the browser: exact JSON, ages, addresses, fields of a form."""
+"""The console's pure modules, run in the browser: exact JSON, ages, addresses, form fields."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ NUMBERS = st.one_of(
 
 
 class Raw(str):
-    """The text of a number."""
+    """The literal text of a JSON number."""
 
 
 VALUES = st.recursive(
@@ -34,7 +34,7 @@ VALUES = st.recursive(
 
 
 def written(value: Any) -> str:
-    """As JSON, numbers as they are."""
+    """Return a value as JSON with numbers unchanged."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, dict):
@@ -45,17 +45,17 @@ def written(value: Any) -> str:
 
 
 def known(text: str) -> Any:
-    """What Python reads, its numbers by their texts."""
+    """Parse JSON with Python and keep each number as its text."""
     return json.loads(text, parse_int=Raw, parse_float=Raw)
 
 
 def run(watch: Watch, module: str, expression: str, argument: Any = None) -> Any:
-    """The value of an expression of ``loaded``, the module, and ``given``."""
+    """Evaluate an expression in which ``loaded`` is the module and ``given`` the argument."""
     return watch.page.evaluate(f"async (given) => {{ {IMPORT % module} return {expression}; }}", argument)
 
 
 def test_json_comes_out_as_it_went_in(client: Client, watch: Watch) -> None:
-    """Hypothesis against Python's json with raw numbers: every number's text, every member, every text."""
+    """The JSON module keeps every number's text, member and string; Python's json is the reference."""
     watch.open("#/")
     assert run(watch, "json", "loaded.exact") is True
     seen: list[str] = []
@@ -77,7 +77,7 @@ def test_json_comes_out_as_it_went_in(client: Client, watch: Watch) -> None:
 
 
 def test_texts_are_written_for_people(client: Client, watch: Watch) -> None:
-    """Ages, counts, sizes, moments; what cannot be seen in a text is written as an escape."""
+    """The text module formats ages, counts, sizes and times, and escapes invisible characters."""
     watch.open("#/")
     ages = {0: "0 s", 59.9: "59 s", 60: "1 min", 192: "3.2 min", 3600: "1 h", 7000: "1.9 h", 86400 * 12: "12 d"}
     assert run(watch, "text", "given.map(loaded.age)", list(ages)) == list(ages.values())
@@ -105,7 +105,7 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
 
 
 def test_gaps_of_charts_are_spans_longer_than_two_steps(client: Client, watch: Watch) -> None:
-    """One late sample is no gap, nor is what is before the first sample."""
+    """A single late sample and the time before the first sample are not gaps."""
     watch.open("#/")
     lines = [
         {"name": "ready", "values": [None, 1, None, 2, None, None, 3, None]},
@@ -116,7 +116,7 @@ def test_gaps_of_charts_are_spans_longer_than_two_steps(client: Client, watch: W
 
 
 def test_fields_take_what_their_schemas_say(client: Client, watch: Watch) -> None:
-    """By the document that the server serves: kind, range, and what is wrong with a text."""
+    """A field's kind, range and error message follow the OpenAPI document that the server serves."""
     watch.open("#/")
     schemas = run(watch, "api", "(await loaded.get('openapi.json')).components.schemas.Metadata.properties")
     kinds = run(watch, "parts/form", "given.map((schema) => loaded.fieldOf(schema).kind)", list(schemas.values()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The overview of a project."""
+"""The overview page of a project."""
 
 import re
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def until(condition: Callable[[], object], page: Page, seconds: float) -> None:
-    """Wait for a condition while the page goes on."""
+    """Wait for a condition while the page keeps running."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "It has not come."
@@ -23,8 +23,10 @@ def until(condition: Callable[[], object], page: Page, seconds: float) -> None:
 
 
 def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: Watch) -> None:
-    """Acceptance 3: the first of fifty queues, with its age; dead letters are in a list of their own. An empty project
-    leads to the page of queues."""
+    """A stuck queue is the first of fifty, with its age; dead letters have a separate list (acceptance 3).
+
+    In an empty project the overview links to the page of queues.
+    """
     page = watch.open()
     expect(page.get_by_text("This project has no queues")).to_be_visible()
     page.get_by_role("main").get_by_role("link", name="Queues").click()

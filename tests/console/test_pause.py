@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue is paused and resumed from its page, which says so as long as it is."""
+"""Pausing and resuming a queue from its page, and the notice of a paused queue."""
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +14,7 @@ MAIL = "queues/mail"
 
 
 def test_a_queue_is_paused_says_so_and_is_resumed(client: Client, watch: Watch) -> None:
-    """All of it at first; posts are then refused in the server's words, at their form; the list has the word."""
+    """A fully paused queue is marked in the list, and a rejected post shows the server's message at the form."""
     queue = client.queue("mail")
     queue.post(1)
     page = watch.open(MAIL)

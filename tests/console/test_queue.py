@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of one queue: a message's life by hand, texts of strangers, metadata."""
+"""The page of one queue: a message's life cycle by hand, untrusted text, metadata."""
 
 import json
 import re
@@ -19,7 +19,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)></script>\u202eg
 
 
 def test_a_message_goes_through_its_whole_life(client: Client, watch: Watch) -> None:
-    """Acceptance 2: post, claim, release, claim again, delete, history, replay."""
+    """A message is posted, claimed, released, claimed again, deleted and replayed (acceptance 2)."""
     client.queue("mail").create({"_history_ttl": 3600})
     page = watch.open(MAIL)
     expect(page.get_by_text("The queue is empty")).to_be_visible()
@@ -60,7 +60,7 @@ def test_a_message_goes_through_its_whole_life(client: Client, watch: Watch) -> 
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_a_message_is_posted_with_attributes(client: Client, watch: Watch, kind: str) -> None:
-    """They are sent as they were typed, and checked before; without them, none are posted."""
+    """The console validates attributes before it sends them unchanged, and sends none if the field is empty."""
     (client.queue if kind == "queue" else client.topic)("mail").create()
     page = watch.open(f"{kind}s/mail")
     page.get_by_role("link", name="Post" if kind == "queue" else "Publish", exact=True).click()
@@ -89,8 +89,8 @@ def open_first(page: Page) -> None:
     expect(page.get_by_role("heading", name="Message")).to_be_visible()
 
 
-def test_what_strangers_wrote_is_text(client: Client, watch: Watch) -> None:
-    """Bodies, keys, attributes, metadata and reasons: nothing runs, and what turns the writing is an escape."""
+def test_untrusted_text_is_escaped(client: Client, watch: Watch) -> None:
+    """Bodies, keys, attributes, metadata and reasons never run as code, and text-direction characters are escaped."""
     queue = client.queue("mail")
     queue.create({"_dead_letter_queue": "mail.dead", "note": HOSTILE, HOSTILE: 1})
     queue.post(
@@ -121,7 +121,7 @@ def json_like(text: str) -> re.Pattern[str]:
 
 
 def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: Watch, watching: Watching) -> None:
-    """Acceptance 13: refused at its field before it is sent and after; two editors of different keys both win."""
+    """A wrong value is reported at its field, and editors of different keys both succeed (acceptance 13)."""
     client.queue("mail").create({"owner": "shop", "size": 10**18 + 1})
     page = watch.open(f"{MAIL}?tab=metadata")
     other = watching(watch.url).open(f"{MAIL}?tab=metadata")
@@ -156,7 +156,7 @@ def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: 
 
 
 def test_ten_rows_of_a_queue_are_visible_without_scrolling(client: Client, watch: Watch) -> None:
-    """At 1280 x 900; the charts are folded, and stay open for the next queue if they are opened."""
+    """At 1280 x 900 the charts are collapsed; once opened, they stay open for the next queue."""
     for name in ("mail", "orders"):
         client.queue(name).create({"_dead_letter_queue": "dead", "_max_claim_count": 5, "_history_ttl": 3600})
         client.queue(name).post_batch([{"n": number} for number in range(20)])
@@ -172,7 +172,7 @@ def test_ten_rows_of_a_queue_are_visible_without_scrolling(client: Client, watch
 
 
 def save(page: Page, change: str = "") -> None:
-    """Save what was typed, if the dialog tells `change`; a field can be filled again only when the dialog is gone."""
+    """Save the form if the dialog mentions `change`, and wait until the fields can be filled again."""
     page.get_by_role("button", name="Save…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(change)

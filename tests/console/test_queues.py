@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of queues, and the keyboard."""
+"""The page of queues, and keyboard control."""
 
 import pytest
 from playwright.sync_api import expect
@@ -13,7 +13,7 @@ QUEUES = "queues"
 
 
 def test_queues_are_listed_with_their_counts_and_each_once(client: Client, watch: Watch) -> None:
-    """Thirty, by name and by what waits longest; a search by a part of the name; a link to the dead letters."""
+    """Queues are sorted by name or ready messages, searched by a part of the name, and linked to dead letters."""
     names = [f"jobs.{number:02}" for number in range(29)]
     for name in names:
         client.queue(name).create({"_dead_letter_queue": "other", "_max_claim_count": 3})
@@ -38,8 +38,8 @@ def test_queues_are_listed_with_their_counts_and_each_once(client: Client, watch
     expect(rows).to_have_count(1)
 
 
-def test_the_keyboard_alone_does_it(client: Client, watch: Watch) -> None:
-    """Acceptance 19: rows, selection, opening, search, the list of keys; letters within a field are letters."""
+def test_page_works_with_the_keyboard_only(client: Client, watch: Watch) -> None:
+    """Keys select, open and search rows and list the shortcuts, except in a text field (acceptance 19)."""
     for name in ("a", "b"):
         client.queue(name).create()
     page = watch.open(QUEUES)

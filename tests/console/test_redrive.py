@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The redrive of a queue, in the browser."""
+"""The redrive tab of a queue's page."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,7 +14,7 @@ TAB = "queues/dead?tab=redrive"
 
 
 def bury_all(client: Client, sizes: dict[str, int]) -> None:
-    """Make dead letters of several origins, so many of each."""
+    """Create dead letters: for each source queue, the given number."""
     for name, size in sizes.items():
         queue = client.queue(name)
         queue.create({"_dead_letter_queue": "dead"})
@@ -26,7 +26,7 @@ def bury_all(client: Client, sizes: dict[str, int]) -> None:
 
 
 def told(page: Page) -> dict[str, int]:
-    """Return the figure of the dry run for each origin."""
+    """Return the message count of the dry run for each source queue."""
     rows = page.get_by_role("region", name="Dry run").locator("tbody tr")
     return {row.locator("th").inner_text(): int(row.locator("td").first.inner_text()) for row in rows.all()}
 
@@ -37,8 +37,7 @@ def confirm(page: Page, verb: str) -> None:
 
 
 def test_the_dry_run_and_its_refusals(client: Client, watch: Watch) -> None:
-    """The dry run has the figures of the redrive; messages without an origin stay and block; a queue is not redriven
-    into itself."""
+    """Dry run and redrive agree; messages without an origin stay; a queue cannot be its own target."""
     watch.expected = {400}
     bury_all(client, {"jobs": 40, "mail": 20})
     page = watch.open(TAB)

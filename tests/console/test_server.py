@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the server: its readiness and its limits."""
+"""The server page: readiness and limits."""
 
 import pytest
 from playwright.sync_api import expect
@@ -13,7 +13,7 @@ SERVER = "server"
 
 
 def test_readiness_and_limits_are_for_everybody(client: Client, watch: Watch) -> None:
-    """The servers are not: the page says which role it takes, and does not ask."""
+    """A user who is not an administrator sees the required role, and the page does not request the servers."""
     page = watch.open(SERVER)
     expect(page.get_by_text("The server is ready.")).to_be_visible()
     expect(page.locator("tr", has_text="max_messages_post_size").get_by_role("cell")).to_have_text("262,144")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the console is served: what the document says to the browser, its files, and where it is not."""
+"""How the server serves the console: security headers, files, redirects, and servers without a console."""
 
 import gzip
 import re
@@ -29,7 +29,7 @@ ASKS = {"Client-ID": "5" * 32, "X-Project-ID": "acme"}
 
 
 class Refusing:
-    """A strategy that nobody passes: whatever is served though is open."""
+    """An authentication strategy that fails on every call, so that only open resources are served."""
 
     def authenticate(self, _env: Any, _peer: str) -> Any:
         raise AssertionError("The strategy was asked.")
@@ -39,7 +39,7 @@ class Refusing:
 
 @pytest.fixture
 def app() -> Iterator[TestApp]:
-    """A server with a console, which asks everybody else who he is."""
+    """Create an application with a console and a strategy that fails for all other resources."""
     storage = connect("memory:")
     made = create_app(
         Broker(storage, ManualClock(1.0)), strategy=Refusing(), features=[ConsoleFeature(ConsoleOptions())]
@@ -49,7 +49,7 @@ def app() -> Iterator[TestApp]:
 
 
 def test_a_browser_is_led_to_the_console_and_programs_are_not(app: TestApp) -> None:
-    """Relative, so below a proxy's path too."""
+    """The redirect is relative, so that it also works below a proxy's path."""
     led = app.get("/", headers=BROWSER, status=303)
     assert led.headers["Location"] == "console/"
     assert app.get("/console", status=308).headers["Location"] == "console/"
@@ -60,7 +60,7 @@ def test_a_browser_is_led_to_the_console_and_programs_are_not(app: TestApp) -> N
 
 
 def test_the_document_tells_the_browser_what_it_may(app: TestApp) -> None:
-    """Acceptance 18: nothing from elsewhere, no markup from texts, no frame around it; asked for again each time."""
+    """The headers forbid foreign content, markup from strings, and frames, and require revalidation (acceptance 18)."""
     answer = app.get("/console/", status=200)
     policy = dict(part.partition(" ")[::2] for part in answer.headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
@@ -77,7 +77,7 @@ def test_the_document_tells_the_browser_what_it_may(app: TestApp) -> None:
 
 
 def test_the_files_are_kept_for_a_year_by_their_version(app: TestApp) -> None:
-    """All that the document names is there, packed for who takes it; of another version nothing is kept."""
+    """Each file that the document names is cacheable and compressed on request; other versions are not cacheable."""
     tree = page.read_tree().version
     document = app.get("/console/").text
     named = set(re.findall(rf'(?:src|href)="({tree}/[^"]+)"', document))
@@ -111,7 +111,7 @@ def test_the_version_changes_with_any_file(tmp_path: Path) -> None:
 
 
 def test_a_server_without_a_console_has_nothing_of_it() -> None:
-    """Acceptance 21: and says so in /v2/me."""
+    """The server answers 404 for the console's paths and reports its absence in /v2/me (acceptance 21)."""
     storage = connect("memory:")
     app = TestApp(create_app(Broker(storage, ManualClock(1.0))))
     for path in ("/console", "/console/", "/console/0123456789ab/app.js"):
@@ -121,15 +121,15 @@ def test_a_server_without_a_console_has_nothing_of_it() -> None:
     storage.close()
 
 
-def test_it_stays_small() -> None:
-    """Packed, all of it."""
+def test_compressed_console_stays_small() -> None:
+    """All files together are smaller than 120 kB when compressed."""
     tree = page.read_tree()
     assert sum(len(file.packed) for file in tree.files.values()) < 120_000
     assert len([name for name in tree.files if name.startswith("vendor/")]) <= 4
 
 
 def test_modules_are_served_without_comments_and_indentation() -> None:
-    """Line by line, so that an error in the browser has the line of the file; vendored files are unchanged."""
+    """Line numbers stay the same, so that errors in the browser refer to source lines; vendored files are unchanged."""
     for name, file in page.read_tree().files.items():
         written, served = (page.ROOT / name).read_bytes(), file.raw
         if name.startswith("vendor/") or not name.endswith(".js"):
@@ -142,8 +142,8 @@ def test_modules_are_served_without_comments_and_indentation() -> None:
         assert not re.search("^ |^//|^/\\*\\*", served.decode(), re.MULTILINE), name
 
 
-def test_nothing_is_made_of_texts_but_text() -> None:
-    """What the linter cannot see within templates: markup from strings, styles as strings, handlers in attributes."""
+def test_templates_create_no_markup_from_strings() -> None:
+    """Templates, which the linter cannot check, have no markup or styles from strings and no handlers in attributes."""
     unwanted = re.compile(
         r"dangerouslySetInnerHTML|innerHTML|outerHTML|insertAdjacentHTML|document\.write|style=|srcdoc|(?<![\w-])on[a-z]+="
         r"|href=\$\{[^}]*body|https?://(?!www\.w3\.org)"
@@ -155,14 +155,14 @@ def test_nothing_is_made_of_texts_but_text() -> None:
 
 
 def test_the_command_prints_the_address(tmp_path: Path) -> None:
-    """``zq console --print``: of the profile's project, and without a token."""
+    """``zq console --print`` prints the address of the profile's project, without a token."""
     told = {"ZQ_URL": "https://zq.example/base/", "ZQ_TOKEN": "zq_secret", "XDG_CONFIG_HOME": str(tmp_path)}
     done = CliRunner().invoke(cli, ["console", "--print", "--project", "a/b"], env=told)
     assert (done.exit_code, done.stdout) == (0, "https://zq.example/base/console/#/p/a%2Fb\n")
 
 
 def test_the_command_opens_the_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And prints the address where there is none."""
+    """The command prints the address if no browser can be opened."""
     opened: list[str] = []
     told = {"ZQ_URL": "http://localhost:8888", "ZQ_PROJECT": "acme", "XDG_CONFIG_HOME": str(tmp_path)}
     for there in (True, False):
@@ -181,7 +181,7 @@ def document_of(options: ConsoleOptions) -> str:
 
 
 def test_the_address_of_grafana_is_an_attribute_and_nothing_else() -> None:
-    """Whatever its text, it ends no attribute; without it there is none."""
+    """Any text of the setting is escaped within the attribute; without the setting the attribute is empty."""
     document = document_of(ConsoleOptions(grafana_url='https://g.example/?a=1&b="><script>'))
     assert 'data-grafana="https://g.example/?a=1&amp;b=&quot;&gt;&lt;script&gt;"' in document
     assert 'data-grafana=""' in document_of(ConsoleOptions())

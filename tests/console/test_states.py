@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults on a page, each by a real cause: a refusal, and a server that is gone for a while."""
+"""Errors on a page with real causes: a rejected request, and a server that is down for a while."""
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +14,7 @@ MAIL = "queues/mail"
 
 
 def test_a_refusal_is_shown_in_the_servers_own_words(client: Client, watch: Watch) -> None:
-    """With the request's id, by which its log is searched; a message that is gone; an address of nothing."""
+    """The page also shows the request's id, and a missing message or page has its own text."""
     watch.expected |= {400, 404}
     page = watch.open("queues/no%20name")
     expect(page.locator(".fault").first).to_contain_text("Invalid queue identification")
@@ -27,8 +27,8 @@ def test_a_refusal_is_shown_in_the_servers_own_words(client: Client, watch: Watc
     expect(page.get_by_text("Page not found")).to_be_visible()
 
 
-def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, project: str) -> None:
-    """Acceptance 16: the last figures stay, marked; within 30 s of its return all is fresh, without a reload."""
+def test_outage_and_recovery_of_the_server_are_shown(watching: Watching, project: str) -> None:
+    """The last counts stay, marked as stale, and are fresh within 30 s after the server's return (acceptance 16)."""
     server = ZqServer("memory:")
     with server, Client(server.url, project) as client:
         client.queue("mail").post_batch([1, 2, 3])
@@ -48,7 +48,7 @@ def test_a_server_that_is_gone_is_told_and_so_is_its_return(watching: Watching, 
 
 
 def test_queue_that_does_not_exist_says_so_and_can_be_created(client: Client, watch: Watch) -> None:
-    """It has no figures, and nothing to purge."""
+    """The page of a missing queue has no counts and no purge button."""
     client.queue("mail.dead").create()
     page = watch.open(MAIL)
     expect(page.get_by_text("Queue not found")).to_be_visible()
@@ -68,7 +68,7 @@ def test_queue_that_does_not_exist_says_so_and_can_be_created(client: Client, wa
 
 
 def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Watch) -> None:
-    """A success after some seconds or on the next page, an error when it is closed."""
+    """A success notice disappears after some seconds or on the next page; an error stays until the user closes it."""
     client.queue("mail").create()
     watch.page.clock.install()
     page = watch.open(f"{MAIL}?tab=post")
@@ -89,7 +89,7 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     watch.open(f"{MAIL}?tab=post")
     button = page.get_by_role("button", name="Post", exact=True)
     expect(button).to_be_disabled()
-    # The form may be drawn again while its limits load, and then the click is lost.
+    # The form may be rendered again while its limits load, and then the click is lost.
     expect(page.get_by_text("The time to live must be")).to_be_visible()
     button.click(force=True)
     expect(notice).to_be_visible()
@@ -102,7 +102,7 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
 
 
 def test_pages_of_server_without_authentication_name_the_setting(client: Client, watch: Watch) -> None:
-    """No page requests what this server refuses."""
+    """No page sends a request that this server would reject."""
     client.queue("mail").create()
     client.queue("mail").purge()
     page = watch.open("server")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of subscriptions: confirmation, failed deliveries, redelivery, pause and deletion."""
+"""The subscriptions page: confirmation, failed deliveries, redelivery, pause and deletion."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def delivering() -> Iterator[ZqServer]:
 def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
     delivering: ZqServer, watching: Watching, project: str, kind: str
 ) -> None:
-    """A refused delivery is shown as text, and is redelivered."""
+    """A failed delivery is shown as text and can be redelivered."""
     with Sink() as sink, Client(delivering.url, project) as client:
         source: Queue | Topic = client.queue("news") if kind == "queue" else client.topic("news")
         made = source.subscribe(f"{sink.url}/hook-{kind}")
@@ -71,7 +71,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
 def test_subscriptions_of_project_are_listed_and_created(
     delivering: ZqServer, watching: Watching, project: str
 ) -> None:
-    """Of queues and topics in one list; a new one with its secret, shown once."""
+    """One list has the subscriptions of queues and topics; the secret of a new subscription is shown once."""
     with Sink() as sink, Client(delivering.url, project) as client:
         for path in ("/one", "/two"):
             client.queue("news").subscribe(f"{sink.url}{path}")

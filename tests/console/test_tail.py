@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tail of one or several topics: each message once and as text, and no stream behind a hidden page."""
+"""The tail of one or several topics: each message once and as text, and no stream for a hidden page."""
 
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 TAIL = "topics/news?tab=tail"
 STREAM = "Live."
 EXACT = '{"n":9007199254740993,"m":1.10}'
-# Record what the page's tails receive from now on: the sequences of messages, and the text of other lines.
+# Record what the page's tails receive from now on: the ids of messages, and gaps.
 RECORD = """async () => {
     const { Tail } = await import(`./${document.documentElement.dataset.tree}/tail.js`);
     const { add, message } = Tail.prototype;
@@ -44,7 +44,7 @@ def lines(page: Page) -> Locator:
 
 
 def test_events_are_the_same_however_their_text_is_cut(client: Client, watch: Watch) -> None:
-    """Every line's end, comments, ids alone, several lines of data, fields without values, an incomplete one."""
+    """The parser accepts all line ends, comments, events with only an id, multi-line data, and a cut event."""
     watch.open("#/")
     text = (
         ": zq\nid: 7\n\n"
@@ -72,7 +72,7 @@ def test_events_are_the_same_however_their_text_is_cut(client: Client, watch: Wa
 
 
 def test_a_pattern_means_several_topics(client: Client, watch: Watch) -> None:
-    """Each line names its topic; one that is opened stays beside the tail, and leads to its topic."""
+    """Each line names its topic; an opened message is shown next to the tail and links to its topic."""
     page = watch.open("topics")
     page.get_by_label("Topic pattern").fill("***")
     page.get_by_role("button", name="Tail").click()
@@ -91,8 +91,8 @@ def test_a_pattern_means_several_topics(client: Client, watch: Watch) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("news.asia")
 
 
-def test_it_hears_nothing_while_nobody_looks(client: Client, watch: Watch) -> None:
-    """A hidden tab's stream is closed, and that of a page that was paused; both go on behind what they had."""
+def test_tail_closes_its_stream_while_hidden_or_paused(client: Client, watch: Watch) -> None:
+    """A hidden or paused page closes its stream, and continues after the last received message."""
     closed: list[Request] = []
 
     def note(request: Request) -> None:
@@ -120,7 +120,7 @@ def test_it_hears_nothing_while_nobody_looks(client: Client, watch: Watch) -> No
 
 
 def test_lines_are_text_digit_by_digit(client: Client, watch: Watch) -> None:
-    """Nothing runs, what turns the writing is an escape, numbers are as they were published; also of one by itself."""
+    """Text never runs as code, direction characters are escaped, and numbers keep their digits."""
     page = opened(watch)
     hostile = "<img src=x onerror=alert(1)>\u202egnp.exe\u2028"
     client.topic("news").publish({"text": hostile})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of topics: creation, publishing, and the log."""
+"""The topic pages: creation, publishing, and the log."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -15,7 +15,7 @@ NEWS = f"{TOPICS}/news"
 
 
 def test_an_empty_project_says_how_a_topic_begins(client: Client, watch: Watch) -> None:
-    """And makes one by its button, whose page is shown then; its first message is published there."""
+    """The button creates a topic and opens its page, where the first message is published."""
     page = watch.open(TOPICS)
     expect(page.get_by_text("This project has no topics")).to_be_visible()
     page.get_by_role("button", name="Create a topic").first.click()
@@ -49,12 +49,12 @@ def figures(page: Page) -> list[str]:
 
 @pytest.fixture
 def log(server: ZqServer) -> ZqServer:
-    """A store whose sequences rise by one."""
+    """Return a server with a store whose sequences increase by one."""
     return server
 
 
 def test_the_log_is_paged_in_both_directions(log: ZqServer, watching: Watching, project: str) -> None:
-    """The last page first, earlier ones to the start, later ones to the end: each message once."""
+    """The log starts with the last page, and paging back and forth shows each message once."""
     watch = watching(log.url)
     with Client(log.url, project) as client:
         page_through(client, watch)

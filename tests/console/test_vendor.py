@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vendored modules are those of npm, byte for byte, and what is written of them is true."""
+"""The vendored modules: byte-for-byte copies from npm, with correct metadata."""
 
 import re
 from hashlib import sha256
@@ -13,7 +13,7 @@ FOLDER = ROOT / "vendor"
 
 
 def test_each_vendored_file_has_the_hash_that_is_written() -> None:
-    """And no other file is there."""
+    """The folder contains no other files."""
     rows = {row[0]: row for row in ROW.findall((FOLDER / "VENDOR.md").read_text())}
     found = {path.name: sha256(path.read_bytes()).hexdigest() for path in FOLDER.iterdir() if path.suffix != ".md"}
     assert found == {name: row[5] for name, row in rows.items()}

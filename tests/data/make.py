@@ -15,10 +15,10 @@ from zq.model import Draft, QueueRef
 from zq.storage.rocksdb import connect
 
 NOW = 1_764_000_000.0
-# Seconds after which a message expires: the store is opened by tests of many years.
+# Time to live of messages in seconds: large, because tests open the store years later.
 TTL = 1_000_000_000
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
-# Files of RocksDB that say nothing about the store.
+# RocksDB files that contain no data of the store.
 LEFT_OUT = ("LOCK", "LOG", ".zq")
 
 
@@ -30,7 +30,7 @@ def main(target: str) -> None:
             bodies = [b'"%d"' % number for number in range(9)] + [b'"' + b"x" * 2000 + b'"']
             drafts = [Draft(f"{place:012x}{number:012x}", body, TTL, 0, CLIENT) for number, body in enumerate(bodies)]
             storage.messages.post(QueueRef("acme", queue), drafts, NOW)
-        with tarfile.open(target, "w:xz") as archive:  # as it stands while it is open: its log has writes, too
+        with tarfile.open(target, "w:xz") as archive:  # while it is open: its log has writes, too
             for file in sorted(Path(folder, "store").iterdir()):
                 if not file.name.startswith(LEFT_OUT):
                     archive.add(file, file.name)

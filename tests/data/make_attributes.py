@@ -14,7 +14,7 @@ from zq.model import ClaimRequest, Draft, Lease, Move, QueueRef
 from zq.storage.rocksdb import connect
 
 NOW = 1_764_000_000.0
-# Seconds after which a message, and a history entry, expires.
+# Time to live of messages and history entries in seconds.
 TTL = 1_000_000_000
 STORED = (
     b'{"MessageAttributes":{"a":{"DataType":"String","StringValue":"x"},'
@@ -35,7 +35,7 @@ def main(target: str) -> None:
         storage.claims.create(jobs, ClaimRequest(Lease("0" * 32, TTL, 60), 1), NOW)
         storage.messages.move(jobs, [Move(IDS[1], "dead", reason="no use")], NOW)
         storage.messages.delete(jobs, [IDS[2]], NOW, (), TTL)
-        with tarfile.open(target, "w:xz") as archive:  # as it stands while it is open: its log has writes, too
+        with tarfile.open(target, "w:xz") as archive:  # while it is open: its log has writes, too
             for file in sorted(Path(folder, "store").iterdir()):
                 if not file.name.startswith(LEFT_OUT):
                     archive.add(file, file.name)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long tests of the console: every page, many queues, streams that break, other browsers, and its pictures."""
+"""Long tests of the console: every page, many queues, broken streams, other browsers, and screenshots."""

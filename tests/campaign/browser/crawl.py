@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All pages of the console, found by its own links, so that new pages are included."""
+"""All pages of the console, found by following its links, so that new pages are included."""
 
 from playwright.sync_api import Page, expect
 
@@ -11,7 +11,7 @@ LINKS = "[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href')
 
 
 def fill(client: Client) -> list[str]:
-    """Fill a project for all pages; return the addresses that no navigation has."""
+    """Fill a project for all pages; return the addresses that are not in the navigation."""
     client.queue("mail.dead").create()
     client.queue("mail").create({"_dead_letter_queue": "mail.dead", "_history_ttl": 3600})
     ids = client.queue("mail").post_batch([{"n": number} for number in range(3)])
@@ -31,7 +31,7 @@ def settled(page: Page) -> None:
 
 
 def pages(watch: Watch, known: list[str]) -> list[str]:
-    """Return the addresses of all pages within the project, the known ones first."""
+    """Return the addresses of all pages in the project, the known ones first."""
     found, at = [QUEUES, *known], 0
     while at < len(found):
         page = watch.open(found[at])
@@ -42,6 +42,6 @@ def pages(watch: Watch, known: list[str]) -> list[str]:
 
 
 def within(links: list[str], project: str) -> list[str]:
-    """Return the links that lead to the project, relative to it."""
+    """Return the links into the project, relative to it."""
     front = f"#/p/{project}/"
     return [link.removeprefix(front) for link in links if link.startswith(front)]

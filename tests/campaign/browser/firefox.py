@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stock Firefox, driven by WebDriver BiDi, which it speaks itself: no driver is installed beside it."""
+"""A stock Firefox, controlled over WebDriver BiDi without a separate driver."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ WITHIN: Final = 60.0
 
 
 class Firefox:
-    """One page. ``logged``: what its console has said, errors of the page and of its policy too."""
+    """A Firefox with one page; ``logged`` has the console's messages, including page and policy errors."""
 
     def __init__(self, profile: Path) -> None:
         self._port = free_port()
@@ -51,22 +51,22 @@ class Firefox:
         self._ask("browsingContext.navigate", context=self._context, url=url, wait="complete")
 
     def go(self, address: str) -> None:
-        """To an address of the console, as "#/p/acme/queues"."""
+        """Go to an address of the console, such as "#/p/acme/queues"."""
         self.run(f"location.hash = {json.dumps(address)}")
 
     def run(self, expression: str) -> Any:
-        """Its value, if that is a primitive one."""
+        """Evaluate an expression and return its value if it is primitive."""
         asked = {"expression": expression, "target": {"context": self._context}, "awaitPromise": True}
         answer = self._ask("script.evaluate", **asked)
         assert answer["type"] == "success", answer
         return answer["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Its value, as soon as that is true."""
+        """Wait until an expression is true and return its value."""
         return wait_for(lambda: self.run(expression), WITHIN, expression)
 
     def press(self, name: str) -> None:
-        """The button of that text in the page."""
+        """Click the button with this text."""
         found = f"[...document.querySelectorAll('main button')].find(b => b.textContent.trim() === {json.dumps(name)})"
         self.wait(f"Boolean({found})")
         self.run(f"{found}.click()")

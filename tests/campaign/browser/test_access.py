@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the console: limited scopes, every page below a proxy's path, an ended sign-on, a read-only console."""
+"""Access to the console: limited scopes, pages below a proxy's path, an expired sign-on, and read-only mode."""
 
 import pytest
 from playwright.sync_api import expect
@@ -17,7 +17,7 @@ __all__ = ["proxy"]
 
 
 def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Guarded, watching: Watching) -> None:
-    """The state *no permission*, with the rule that is missing; and an address of another project."""
+    """The page names the missing rule; the address of another project is explained."""
     watch = watching(tokened.server.url)
     watch.expected |= {401, 403}
     page = watch.sign_in(tokened.token("observe:queue/mine"))
@@ -32,7 +32,7 @@ def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Guarded, watchin
 
 
 def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching: Watching) -> None:
-    """Acceptance 17: as ``crawl`` finds them; nothing is asked for beside the path."""
+    """The crawled pages work below a path, and no request leaves the path (acceptance 17)."""
     watch = watching(f"{proxy.url}/a/b/zq")
     watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
     watch.expected |= {400, 404}  # this server has no quotas and no pools
@@ -44,7 +44,7 @@ def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching
 
 
 def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Proxy, watching: Watching) -> None:
-    """Its redirect is not followed; the page stays, and says what is to be done."""
+    """The console does not follow the proxy's redirect; the page stays and advises a reload."""
     client.queue("mail").create()
     watch = watching(proxy.url)
     watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
@@ -55,7 +55,7 @@ def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Prox
 
 
 def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching, project: str) -> None:
-    """[console] read_only: and says that it is no protection."""
+    """A console with ``[console] read_only`` has no buttons for changes, and states that the API is not restricted."""
     env = {"OS_CONSOLE__READ_ONLY": "true", "OS_CONSOLE__GRAFANA_URL": "https://g.example/d/zq?a=1&b=2"}
     with ZqServer("memory:", env=env) as server, Client(server.url, project) as client:
         client.queue("mail").post(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of administration: pools, flavors, projects, and the parts that a credential allows."""
+"""The administration pages: pools, flavors, projects, and the tabs that a credential allows."""
 
 import pytest
 from playwright.sync_api import expect
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_pools_and_flavors_are_made_and_deleted(tokened: Guarded, watching: Watching) -> None:
-    """A refusal stays in the dialog, in the server's words."""
+    """A rejected request stays in the dialog with the server's message."""
     watch = watching(tokened.server.url)
     page = watch.sign_in(tokened.token(roles=["admin"]), "admin?part=pools")
     dialog = page.get_by_role("dialog")
@@ -40,7 +40,7 @@ def test_pools_and_flavors_are_made_and_deleted(tokened: Guarded, watching: Watc
 
 
 def test_a_project_is_bounded_suspended_and_deleted(tokened: Guarded, watching: Watching) -> None:
-    """Its administrator sees what it has; what he says holds."""
+    """An administrator sees the project's usage, and limits and states take effect."""
     with tokened.client() as client:
         client.queue("mail").post(1)
     watch = watching(tokened.server.url)
@@ -60,15 +60,15 @@ def test_a_project_is_bounded_suspended_and_deleted(tokened: Guarded, watching: 
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
 
 
-def test_who_may_not_sees_no_such_part(tokened: Guarded, watching: Watching) -> None:
-    """A reader sees the quota of his project alone."""
+def test_reader_sees_only_the_allowed_tabs(tokened: Guarded, watching: Watching) -> None:
+    """A reader sees only the quota of the own project."""
     page = watching(tokened.server.url).sign_in(tokened.token("observe:**"), "admin")
     expect(page.locator("tbody th").first).to_be_visible()
     assert page.locator(".tabs a").all_inner_texts() == ["Quota", "Flavors"]
 
 
-def test_what_a_server_has_not_is_said(client: Client, watch: Watch) -> None:
-    """A server without authentication has no quotas; one without pooling has no flavors."""
+def test_page_explains_features_that_the_server_lacks(client: Client, watch: Watch) -> None:
+    """The page explains that quotas need authentication and flavors need pooling."""
     client.queue("mail").create()
     page = watch.open("admin")
     expect(page.locator(".empty")).to_contain_text("Quotas and tokens require authentication")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the audit: new entries, pages and periods, texts of strangers, and permissions."""
+"""The audit page: new entries, pages and periods, untrusted text, and permissions."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ DAY = 86_400
 
 @pytest.fixture
 def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[tuple[float, Entry]]], str]:
-    """A function: the URI of a store with such entries, each so many seconds old, the oldest first."""
+    """Return a function that creates a store with entries of the given ages, oldest first, and returns its URI."""
     monkeypatch.setattr(module, "MAX_PER_SECOND", 10_000)
 
     def seed(entries: list[tuple[float, Entry]]) -> str:
@@ -69,7 +69,7 @@ def test_what_is_new_waits_while_the_pointer_is_on_the_rows(client: Client, watc
 def test_pages_have_each_entry_once_and_a_time_bounds_them(
     seeded: Callable[[list[tuple[float, Entry]]], str], watching: Watching, project: str
 ) -> None:
-    """The chosen time is in the address."""
+    """The selected period is in the address."""
     names = ["__proto__ x", "constructor x", *(f"queue q{number:03}" for number in range(2, 120))]
     entries = [
         (2 * DAY - number if number < 60 else 600 - number, Entry(project=project, object=name, outcome="done"))
@@ -107,7 +107,7 @@ def test_nothing_was_changed(watch: Watch) -> None:
 
 
 def test_the_texts_of_strangers_are_texts(tokened: Guarded, watching: Watching) -> None:
-    """Acceptance 5: the id of a token that was revoked may be any text; it is no markup, and turns no direction."""
+    """The id of a revoked token may be any text; it is shown without markup or direction changes (acceptance 5)."""
     token = tokened.token()
     headers = {"Authorization": f"Bearer {token}", "X-Project-ID": tokened.project}
     ask(tokened.server.url, "DELETE", f"/v2/tokens/{quote(HOSTILE, safe='')}", headers=headers)
@@ -122,8 +122,8 @@ def test_the_texts_of_strangers_are_texts(tokened: Guarded, watching: Watching) 
     watch.check_accessible()
 
 
-def test_who_may_not_observe_everything_is_told_so(tokened: Guarded, watching: Watching) -> None:
-    """A reader sees his project's; an administrator all, each with its project."""
+def test_audit_needs_the_scope_of_the_whole_project(tokened: Guarded, watching: Watching) -> None:
+    """A reader sees the entries of the project; an administrator sees all entries with their projects."""
     with tokened.client() as client:
         client.queue("gone").delete()
     refused = watching(tokened.server.url)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of claims: claims that come and go, renewal, texts of strangers, many claims."""
+"""The claims page: claims that start and end, renewal, untrusted text, many claims."""
 
 import re
 from datetime import datetime
@@ -20,7 +20,7 @@ SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 
 
 def test_a_claim_comes_and_goes_on_the_page(client: Client, watch: Watch) -> None:
-    """Nothing, then one that another consumer makes, then nothing again; what is under the pointer stays."""
+    """The page shows the claims of other consumers as they start and end, but rows under the pointer stay."""
     page = watch.open(ADDRESS)
     expect(page.get_by_text("No claims")).to_be_visible()
     client.queue("jobs").post_batch(range(4))
@@ -36,8 +36,8 @@ def test_a_claim_comes_and_goes_on_the_page(client: Client, watch: Watch) -> Non
     expect(page.get_by_text("No claims")).to_be_visible()
 
 
-def test_one_s_own_claim_is_renewed(client: Client, watch: Watch) -> None:
-    """That of the tab, which is marked, and no other one's."""
+def test_only_the_claim_of_this_tab_can_be_renewed(client: Client, watch: Watch) -> None:
+    """Only the claim of this tab is marked and can be renewed."""
     client.queue("jobs").post_batch(range(4))
     page = watch.open(ADDRESS)
     expect(page.get_by_text("No claims")).to_be_visible()
@@ -58,7 +58,7 @@ def ends(client: Client, claim: str) -> datetime:
 
 
 def test_a_hostile_user_agent_is_text(client: Client, watch: Watch) -> None:
-    """Acceptance 5: on the page, in its dialog, in the queue's listing and at the message; nothing runs."""
+    """The user agent is shown as text on the page, in dialog, listing and message view (acceptance 5)."""
     [held] = client.queue("jobs").post_batch(["x"])
     claim(watch, "jobs", HOSTILE, ttl=300)
     page = watch.open(ADDRESS)
@@ -82,7 +82,7 @@ def test_a_hostile_user_agent_is_text(client: Client, watch: Watch) -> None:
 def test_a_claim_by_hand_is_seen_with_holder_and_countdown(
     client: Client, watching: Watching, server: ZqServer
 ) -> None:
-    """Acceptance 2: claimed in one tab, seen in another one; released, it has gone, and its claim was counted."""
+    """A claim of one tab is shown in another tab until its release, and the claim is counted (acceptance 2)."""
     client.queue("mail").post({"n": 1})
     hand, looking = watching(server.url), watching(server.url)
     page = hand.open("queues/mail?tab=claim")
@@ -98,7 +98,7 @@ def test_a_claim_by_hand_is_seen_with_holder_and_countdown(
 
 
 def test_many_claims_are_loaded_page_by_page(client: Client, watch: Watch) -> None:
-    """A hundred at first."""
+    """The page first loads a hundred claims."""
     client.queue("jobs").post_batch(range(130))
     for _ in range(65):
         claim(watch, "jobs")

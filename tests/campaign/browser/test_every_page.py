@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for every page of the console, which ``crawl`` finds: names, widths, permissions, outages, requests at rest."""
+"""Rules for every crawled page of the console: names, widths, permissions, outages, requests when idle."""
 
 import re
 
@@ -23,7 +23,7 @@ ABSENT = {400, 404}
 
 
 def test_every_control_has_a_name_and_no_page_scrolls_sideways(client: Client, watch: Watch) -> None:
-    """Acceptance 19: a screen reader's tree; 360 px; 640 px, as 1280 at 200 %; axe in both themes."""
+    """Controls have names, pages fit 360 and 640 px, and axe finds nothing in both themes (acceptance 19)."""
     watch.expected |= ABSENT
     for address in crawl.pages(watch, crawl.fill(client)):
         page = watch.open(address)
@@ -40,7 +40,7 @@ def test_every_control_has_a_name_and_no_page_scrolls_sideways(client: Client, w
 
 
 def test_a_reader_acts_nowhere(tokened: Guarded, watching: Watching) -> None:
-    """Acceptance 15: no button on any page changes anything, and disabled ones name the missing rule; curl gets 403."""
+    """No button changes anything, and disabled buttons name the missing rule; curl gets 403 (acceptance 15)."""
     with tokened.client() as client:
         known = crawl.fill(client)
     reader = tokened.token("observe:**")
@@ -69,27 +69,27 @@ def test_a_reader_acts_nowhere(tokened: Guarded, watching: Watching) -> None:
 
 
 def test_pages_at_rest_send_one_request_a_second_at_most(client: Client, watch: Watch) -> None:
-    """Hidden pages send none."""
+    """Hidden pages send no requests."""
     watch.expected |= ABSENT
     for address in crawl.pages(watch, crawl.fill(client)):
         crawl.settled(watch.open(address))
         watch.page.wait_for_timeout(1000)
         assert count(watch, 3) <= 4, address
         watch.hide()
-        watch.page.wait_for_timeout(1500)  # one may be under way
+        watch.page.wait_for_timeout(1500)  # one request may be in flight
         assert count(watch, 2) == 0, address
         watch.hide(False)
 
 
 def count(watch: Watch, seconds: float) -> int:
-    """Return the number of requests that the page sends within that time."""
+    """Return the number of requests that the page sends in this time."""
     before = len(watch.requests)
     watch.page.wait_for_timeout(seconds * 1000)
     return len(watch.requests) - before
 
 
 def test_a_store_that_is_down_is_told_on_every_page(watching: Watching, project: str) -> None:
-    """Acceptance 16: soon; what was shown stays; and all is fresh after its return, without a reload."""
+    """Each page soon shows the outage, keeps its content, and recovers without a reload (acceptance 16)."""
     with RedisServer() as store, ZqServer(store.uri, env={"OS_TRANSPORT__STORAGE_TIMEOUT": "1"}) as server:
         with Client(server.url, project) as client:
             known = crawl.fill(client)
@@ -104,7 +104,7 @@ def test_a_store_that_is_down_is_told_on_every_page(watching: Watching, project:
 
 
 def test_a_server_that_is_gone_is_told_on_every_page(watching: Watching, project: str) -> None:
-    """Acceptance 16: the same of the server itself."""
+    """The behaviour is the same as for an unavailable store (acceptance 16)."""
     with ZqServer("memory:") as server:
         with Client(server.url, project) as client:
             known = crawl.fill(client)
@@ -118,7 +118,7 @@ def test_a_server_that_is_gone_is_told_on_every_page(watching: Watching, project
 
 
 def _all_pages(watching: Watching, server: ZqServer, known: list[str]) -> list[Watch]:
-    """Each page, opened beside the others."""
+    """Open each page in its own tab."""
     first = watching(server.url)
     first.expected |= {0, 503, *ABSENT}
     opened = [first]
@@ -139,7 +139,7 @@ def _told(opened: list[Watch], banner: str, sentence: str) -> None:
 
 
 def _heartbeats_failed(opened: list[Watch]) -> None:
-    """Each page has asked whether the store answers, and heard that it does not: that ends only by its own success."""
+    """Wait until each page has had a failed check of the store: only its own success ends the notice."""
     for watch in opened:
         failed = [request for request in watch.requests if request.url.endswith("/ping")]
         while not failed or not (answer := failed[-1].response()) or answer.status != 503:

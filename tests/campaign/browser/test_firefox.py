@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance 20: the console in a stock Firefox, if one is installed."""
+"""The console in a stock Firefox, if one is installed (acceptance 20)."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def firefox(tmp_path: Path) -> Iterator[Firefox]:
 def test_a_message_is_posted_claimed_and_released(
     server: ZqServer, client: Client, project: str, firefox: Firefox
 ) -> None:
-    """Acceptance 2, 4, 5: digit by digit, as text, and counted."""
+    """The body keeps its digits, is shown as text, and the claim is counted (acceptance 2, 4, 5)."""
     client.queue("mail").create()
     firefox.open(f"{server.url}/console/#/p/{project}/queues/mail?tab=post")
     firefox.type("main textarea", BODY)
@@ -50,7 +50,7 @@ def test_a_message_is_posted_claimed_and_released(
 
 
 def test_every_page_is_there(server: ZqServer, client: Client, project: str, firefox: Firefox) -> None:
-    """Acceptance 1: as ``crawl`` finds them, without an error in the browser's console."""
+    """The crawled pages have no error in the browser's console (acceptance 1)."""
     found, at = [crawl.QUEUES, *crawl.fill(client)], 0
     while at < len(found):
         firefox.open("about:blank")

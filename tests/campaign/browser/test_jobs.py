@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of jobs: without jobs, with a large stage, with more than a page of fences, and for a reader."""
+"""The jobs page: without jobs, with a large stage, with more than a page of fences, and for a reader."""
 
 import pytest
 from playwright.sync_api import expect
@@ -18,7 +18,7 @@ def test_a_project_without_jobs_is_told_what_would_be_here(watch: Watch) -> None
 
 
 def test_the_name_of_a_large_stage_is_typed(client: Client, watch: Watch) -> None:
-    """Enter in the empty field does nothing."""
+    """The deletion needs the stage's name; Enter in the empty field does nothing."""
     client.queue("out").stage("large", list(range(21)))
     page = watch.open(JOBS)
     page.get_by_role("button", name="Delete large…").click()
@@ -33,7 +33,7 @@ def test_the_name_of_a_large_stage_is_typed(client: Client, watch: Watch) -> Non
 
 
 def test_more_than_a_page_is_loaded_when_it_is_asked_for(client: Client, watch: Watch) -> None:
-    """Each name once; a page with more to come says so."""
+    """Each name is listed once, and a button loads the next page."""
     for number in range(105):
         client.fence(f"many.{number:03}")
     page = watch.open(JOBS)
@@ -46,7 +46,7 @@ def test_more_than_a_page_is_loaded_when_it_is_asked_for(client: Client, watch: 
 
 
 def test_a_reader_sees_what_it_may_and_drops_nothing(tokened: Guarded, watching: Watching) -> None:
-    """Names beyond its scope are not there; the button names the rule that is missing."""
+    """Names outside the token's scope are hidden, and the button names the missing rule."""
     with tokened.client() as owner:
         for name in ("mine.1", "other.1"):
             owner.queue("out").stage(name, [1])

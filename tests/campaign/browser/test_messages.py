@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listings of a queue's page and the view of a message: large bodies, long queues, messages that left."""
+"""The message listings and the message view: large bodies, long queues, messages that left the queue."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ LARGE = 250_000
 
 
 def test_rows_stay_while_somebody_is_at_work_in_them(client: Client, watch: Watch) -> None:
-    """What comes meanwhile waits behind a button; selected ones are deleted."""
+    """New rows wait behind a button while the pointer is on the rows; selected messages can be deleted."""
     queue = client.queue("mail")
     queue.create()
     queue.post_batch([f"body {number}" for number in range(25)])
@@ -44,7 +44,7 @@ def test_rows_stay_while_somebody_is_at_work_in_them(client: Client, watch: Watc
 
 
 def received(requests: list[Request]) -> int:
-    """Bytes of the bodies of these answers, as they came."""
+    """Return the transferred bytes of the response bodies."""
     return sum(request.sizes()["responseBodySize"] for request in requests)
 
 
@@ -53,8 +53,11 @@ def of(requests: list[Request], ending: str) -> list[Request]:
 
 
 def test_large_bodies_come_cut_and_whole_on_demand(client: Client, watch: Watch) -> None:
-    """Acceptance 6: 20 bodies of 250 kB are listed within a second by less than 20 kB; one opens whole in a second. The
-    best of three counts, and five seconds on a machine that is busy."""
+    """Listings transfer only the start of large bodies; the view loads the whole body on demand (acceptance 6).
+
+    20 bodies of 250 kB are listed within a second with less than 20 kB; one body opens in a second. The best of three
+    attempts counts, and five seconds on a busy machine.
+    """
     queue = client.queue("mail")
     queue.create()
     for number in range(20):
@@ -88,7 +91,7 @@ def test_large_bodies_come_cut_and_whole_on_demand(client: Client, watch: Watch)
 
 @pytest.fixture
 def long(client: Client) -> Iterator[Client]:
-    """A queue of 100,000 ready, 10,000 delayed and 5,000 claimed messages."""
+    """Fill a queue with 100,000 ready, 10,000 delayed and 5,000 claimed messages."""
     queue = client.queue("mail")
     queue.create({"_default_message_delay": 900})
     queue.post_batch(list(range(1000)), delay=0)
@@ -105,7 +108,7 @@ def long(client: Client) -> Iterator[Client]:
 
 
 def test_a_long_queue_shows_each_state_and_asks_little(long: Client, watch: Watch) -> None:
-    """Acceptance 8: every tab shows its own messages and the count."""
+    """Each tab shows its messages and the count (acceptance 8)."""
     page = watch.open(MAIL)
     shown = {
         "Ready 10,000+": ["5000", "5001"],
@@ -124,7 +127,7 @@ def test_a_long_queue_shows_each_state_and_asks_little(long: Client, watch: Watc
 
 
 def test_a_message_has_a_timeline(client: Client, watch: Watch) -> None:
-    """Of what zq keeps: posted, claimed by whom, since and until, available, expires; and commands that find it."""
+    """The timeline shows post, claim, expiry of the claim and of the message; the copied commands find the message."""
     queue = client.queue("mail")
     queue.create({"_redelivery_delay": 30})
     id = queue.post({"order": "it's"})
@@ -158,7 +161,7 @@ def run(text: str, program: str) -> str:
 
 
 def test_a_message_that_left_is_followed(client: Client, watch: Watch) -> None:
-    """To the queue where it is, by its id; to what is left of it; and to nothing."""
+    """The page shows the message's new queue, its history entry, or that no record exists."""
     watch.expected.add(404)
     queue, other = client.queue("mail"), client.queue("other")
     queue.create()
@@ -185,7 +188,7 @@ HOSTILE = "</script><img src=x onerror=alert(2)>\u202egnp.exe"
 
 
 def test_starts_of_hostile_bodies_are_text(client: Client, watch: Watch) -> None:
-    """Acceptance 5 in the listings, the view before the whole body came, and history."""
+    """The text is escaped in listings, in the view of a partly loaded body, and in the history (acceptance 5)."""
     queue = client.queue("mail")
     queue.create({"_history_ttl": 600, "_dead_letter_queue": "dead"})
     queue.post({HOSTILE: "x" * 70_000})
@@ -203,7 +206,7 @@ def test_starts_of_hostile_bodies_are_text(client: Client, watch: Watch) -> None
 
 
 def test_a_reader_sees_all_states_and_nobodys_claims(tokened: Guarded, watching: Watching) -> None:
-    """The acts are there and say which rule is missing; the timeline goes without the claim."""
+    """Disabled buttons name the missing rule, and the timeline omits the claim."""
     with tokened.client() as owner:
         owner.queue("mail").create()
         id = owner.queue("mail").post(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The past of a queue, of one server and of two."""
+"""The charts of a queue, with one and with two servers."""
 
 import time
 
@@ -18,14 +18,14 @@ POSTED = "Messages per second, as a table"
 
 
 def cells(page: Page, name: str, column: int) -> list[str]:
-    """What the table of a chart says, the latest first."""
+    """Return a column of a chart's table, latest first."""
     table = page.get_by_role("region", name=name, exact=True)
     expect(table.locator("tbody tr")).to_have_count(20)
     return table.locator(f"tbody tr td:nth-child({column + 1})").all_inner_texts()
 
 
 def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
-    """Acceptance 10: points and rates from before the page was opened, as lines, a sentence and a table."""
+    """The chart has samples from before the page was opened, as lines, a caption and a table (acceptance 10)."""
     client.queue("mail").create({"_dead_letter_queue": "mail.dead", "_max_claim_count": 2})
     began, rounds = time.monotonic(), 0
     while time.monotonic() < began + 24:
@@ -55,7 +55,7 @@ def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
 
 
 def test_figures_are_those_of_both_servers_and_go_on_without_one(watching: Watching, project: str) -> None:
-    """Acceptance 9: whichever answers, the rates are of both; one is killed, and they go on, without a zero."""
+    """The rates include both servers and continue without a zero after one is killed (acceptance 9)."""
     with RedisServer() as store, ZqServer(store.uri) as one, ZqServer(store.uri) as other:
         watch = watching(one.url)
         with Client(one.url, project) as here, Client(other.url, project) as there:

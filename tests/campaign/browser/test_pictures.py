@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
+"""The screenshots of ``api-ref/console.md``: made with ``ZQ_SHOTS=1``, never compared."""
 
 import os
 import time
@@ -40,7 +40,7 @@ def project() -> str:
 
 @pytest.fixture
 def client(server: ZqServer, project: str) -> Iterator[Client]:
-    """The project, empty."""
+    """Open a client for the emptied project."""
     with Client(server.url, project) as opened:
         for queue in list(opened.queues()):
             opened.queue(queue.name).delete()
@@ -60,7 +60,7 @@ def fill(client: Client) -> None:
 
 
 def go_on(client: Client) -> None:
-    """For two minutes, so that there is something to draw."""
+    """Post and pop for two minutes, so that the charts have data."""
     mail, orders = client.queue("mail"), client.queue("orders")
     until = time.monotonic() + 120
     while time.monotonic() < until:
@@ -71,7 +71,7 @@ def go_on(client: Client) -> None:
 
 
 def test_pictures(client: Client, watch: Watch) -> None:
-    """Light, dark, and 390 px wide."""
+    """The screenshots are light, dark, and 390 px wide."""
     fill(client)
     FOLDER.mkdir(exist_ok=True)
     go_on(client)
@@ -100,7 +100,7 @@ def test_pictures(client: Client, watch: Watch) -> None:
 
 
 def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
-    """Of one topic, one of whose messages is looked at."""
+    """The screenshot shows the tail of a topic with an open message."""
     orders, page = client.topic("orders.paid"), watch.page
     page.set_viewport_size({"width": 1280, "height": 720})
     watch.open("topics/orders.paid?tab=tail")
@@ -117,7 +117,7 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
 
 
 def test_picture_of_the_audit(tokened: Guarded, watching: Watching) -> None:
-    """Of two who have tokens; one of them tried what the server refused."""
+    """The screenshot shows two users with tokens and a rejected request."""
     token = tokened.token()
     with tokened.client() as client, tokened.client() as other:
         fill(client)
@@ -137,7 +137,7 @@ def test_picture_of_the_audit(tokened: Guarded, watching: Watching) -> None:
 
 
 def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> None:
-    """Some workers, one of which has held its messages for long."""
+    """The screenshot shows several consumers, one of which has held its claim for long."""
     workers = [
         ("mail", "mailer/2.4 (pod mailer-7c9f)", 3600),
         ("orders", "checkout/1.9", 300),
@@ -156,7 +156,7 @@ def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> N
 
 
 def test_pictures_of_subscriptions(watching: Watching) -> None:
-    """One who refuses, one who has not agreed."""
+    """The screenshot shows a failing and an unconfirmed subscriber."""
     with ZqServer("memory:", config=CONFIG) as server, Sink() as sink, Client(server.url, "acme") as client:
         queue = client.queue("orders")
         sink.answers["/invoices"] = 302
@@ -174,7 +174,7 @@ def test_pictures_of_subscriptions(watching: Watching) -> None:
 
 
 def test_pictures_of_administration(tokened: Guarded, watching: Watching) -> None:
-    """A secret that is shown once."""
+    """The screenshot shows a new token's secret."""
     watch = watching(tokened.server.url)
     watch.expected.add(401)
     watch.page.set_viewport_size({"width": 1280, "height": 720})
@@ -190,7 +190,7 @@ def test_pictures_of_administration(tokened: Guarded, watching: Watching) -> Non
 
 
 def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
-    """Two producers, a fence, and what the next run has staged."""
+    """The screenshot shows two producers, a fence, and the stage of the next run."""
     out = client.queue("reports")
     for job, batch, count in (("etl.nightly", 412, 12), ("invoices", 20261124, 4)):
         client.fence(job)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of one queue: claims by hand, exact numbers, files, narrow screens."""
+"""The page of one queue: manual claims, exact numbers, files, narrow screens."""
 
 import re
 from http.client import HTTPConnection
@@ -20,7 +20,7 @@ EXACT = '{"n": 9007199254740993, "m": 1.10}'
 
 
 def test_a_claim_by_hand_ends_with_its_page(client: Client, watch: Watch) -> None:
-    """What was held goes back; move and bury take what they are told."""
+    """Claimed messages are released when the page is left; moved and buried messages go to the chosen queues."""
     client.queue("mail").create({"_dead_letter_queue": "mail.dead"})
     client.queue("mail").post_batch(["a", "b", "c"])
     page = watch.open(f"{MAIL}?tab=claim")
@@ -47,7 +47,7 @@ def test_a_claim_by_hand_ends_with_its_page(client: Client, watch: Watch) -> Non
 
 
 def test_numbers_stay_digit_by_digit(client: Client, watch: Watch) -> None:
-    """Acceptance 4: shown, copied, saved, edited and posted again unchanged."""
+    """Numbers are shown, copied, saved, edited and posted again without changes (acceptance 4)."""
     client.queue("mail").create()
     raw = f'{{"messages": [{{"body": {EXACT}}}]}}'.encode()
     posted(watch, raw)
@@ -93,7 +93,7 @@ def test_a_file_of_lines_is_posted_as_it_is(client: Client, watch: Watch, tmp_pa
 
 
 def test_an_open_message_fills_a_narrow_screen(client: Client, watch: Watch) -> None:
-    """Acceptance 19: from 360 px on, which is 200 % of 720, also with long names and texts."""
+    """The view works from 360 px, also with long names and texts (acceptance 19)."""
     client.queue("mail").create({"_history_ttl": 60, "_dead_letter_queue": "a" * 64, "_max_claim_count": 5})
     client.queue("mail").post_batch([{"text": "x" * 500}] * 3)
     client.queue("mail").pop(1)

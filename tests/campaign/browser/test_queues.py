@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of queues: creation, purge, deletion and search."""
+"""The queue list: creation, purge, deletion and search."""
 
 import pytest
 from playwright.sync_api import expect
@@ -13,7 +13,7 @@ QUEUES = "queues"
 
 
 def test_an_empty_project_says_how_a_queue_begins(client: Client, watch: Watch) -> None:
-    """And makes one by its button, whose page is shown then."""
+    """The button creates a queue and opens its page."""
     page = watch.open(QUEUES)
     expect(page.get_by_text("This project has no queues")).to_be_visible()
     page.get_by_role("button", name="Create a queue").first.click()
@@ -24,7 +24,7 @@ def test_an_empty_project_says_how_a_queue_begins(client: Client, watch: Watch) 
 
 
 def test_a_purge_counts_what_is_there_now(client: Client, watch: Watch) -> None:
-    """What the page shows may be old, as where it is paused: the dialog tells what will go."""
+    """The dialog shows the current count, although the counts of a paused page may be old."""
     client.queue("mail").post_batch(list(range(7)))
     page = watch.open(f"{QUEUES}/mail")
     expect(page.get_by_label("Figures", exact=True)).to_contain_text("7")
@@ -50,10 +50,10 @@ def test_selected_queues_are_deleted_each_of_them_named(client: Client, watch: W
 
 
 def test_who_opens_a_row_while_a_search_is_typed_stays_there(client: Client, watch: Watch) -> None:
-    """The address has the search a moment after it was typed: on the page of queues, and nowhere else."""
+    """The search updates the address only on the queue list, and does not leave a page that was opened since."""
     client.queue("a").create()
     page = watch.open(QUEUES)
-    expect(page.locator("tbody th")).to_have_text(["a"])  # and no queue that was counted before it was deleted
+    expect(page.locator("tbody th")).to_have_text(["a"])  # and no deleted queue that is still counted
     page.evaluate("""() => {
         const field = document.querySelector("[data-search]");
         field.value = "a";

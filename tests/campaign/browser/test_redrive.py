@@ -16,7 +16,7 @@ SIZES = {"jobs": 200, "mail": 200, "old": 100}
 
 
 def test_the_dry_run_tells_what_the_redrive_does(client: Client, watch: Watch) -> None:
-    """Acceptance 11: its figures are those of the redrive; *Stop* leaves the sum right; named ones go alone."""
+    """Dry run and redrive agree, *Stop* keeps the sum correct, and single ids can be moved (acceptance 11)."""
     bury_all(client, SIZES)
     client.queue("old").delete()
     page = watch.open(TAB)

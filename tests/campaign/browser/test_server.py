@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the server for administrators."""
+"""The server page for administrators."""
 
 import pytest
 from playwright.sync_api import expect
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_administrator_sees_each_server(tokened: Guarded, watching: Watching) -> None:
-    """With its figures, which it reports ten seconds after its start."""
+    """The row has the server's metrics, which it reports ten seconds after its start."""
     page = watching(tokened.server.url).sign_in(tokened.token(roles=["admin", "member"]), "server")
     expect(page.get_by_role("heading", name="Server", level=1)).to_be_visible()
     row = page.get_by_role("region", name="Servers").locator("tbody tr")

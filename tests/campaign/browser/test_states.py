@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page that waits for its figures."""
+"""A page that waits for its data."""
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 MAIL = "queues/mail"
 
 
-def test_what_takes_long_shows_grey_lines(client: Client, watch: Watch) -> None:
+def test_slow_response_shows_placeholders(client: Client, watch: Watch) -> None:
     client.queue("mail").create()
 
     def slowly(route: Route) -> None:

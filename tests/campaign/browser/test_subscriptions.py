@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of subscriptions: the deletion of failed deliveries."""
+"""The subscriptions page: deletion of failed deliveries."""
 
 from collections.abc import Iterator
 
@@ -20,8 +20,8 @@ def delivering() -> Iterator[ZqServer]:
         yield started
 
 
-def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching: Watching, project: str) -> None:
-    """Bodies are digit by digit; the page is reached from that of its queue."""
+def test_failed_deliveries_are_deleted_once_confirmed(delivering: ZqServer, watching: Watching, project: str) -> None:
+    """Bodies keep their digits, and the queue's page links to the subscriptions."""
     with Sink() as sink, Client(delivering.url, project) as client:
         queue = client.queue("mail")
         made = queue.subscribe(f"{sink.url}/dead")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tails under load, behind gaps and restarts, without a stream, and with filters."""
+"""Tails under load, after gaps and restarts, without a stream, and with filters."""
 
 import re
 import threading
@@ -21,7 +21,7 @@ from zq.client import Client, Topic
 pytestmark = pytest.mark.slow
 
 
-# The longest time for which the page did nothing else, from now on.
+# Record the longest time for which the page's event loop is blocked.
 FREEZES = """() => {
     window.longest = 0;
     let last = performance.now();
@@ -31,11 +31,11 @@ FREEZES = """() => {
     }, 20);
 }"""
 RATE, SECONDS = 1000, 5
-"""Messages a second, and for how long; a whole minute of it: ``python -m bench.console``."""
+"""Messages per second and duration in seconds; ``python -m bench.console`` runs a whole minute."""
 
 
 def publishing(topic: Topic, seconds: float) -> list[str]:
-    """Publish at the rate for so long; the ids."""
+    """Publish at ``RATE`` for `seconds` and return the ids."""
     ids: list[str] = []
     began, done = time.monotonic(), threading.Event()
     for batch in range(int(seconds * 10)):
@@ -45,7 +45,7 @@ def publishing(topic: Topic, seconds: float) -> list[str]:
 
 
 def test_a_thousand_a_second_come_without_loss_and_without_a_freeze(client: Client, watch: Watch) -> None:
-    """Acceptance 14: each once, in order; a thousand lines are kept, few are in the document, and the page obeys."""
+    """Messages arrive once and in order, and a page with a thousand lines stays responsive (acceptance 14)."""
     page = opened(watch)
     page.evaluate(FREEZES)
     topic = client.topic("news")
@@ -71,7 +71,7 @@ def test_a_thousand_a_second_come_without_loss_and_without_a_freeze(client: Clie
 
 
 def test_a_tail_that_was_scrolled_stays_where_it_is(client: Client, watch: Watch) -> None:
-    """What comes meanwhile waits behind a button; at the end it goes on."""
+    """New messages wait behind a button; at the end of the list, the tail follows again."""
     page = opened(watch)
     topic = client.topic("news")
     topic.publish_batch([{"n": number} for number in range(200)])
@@ -93,7 +93,7 @@ def test_a_tail_that_was_scrolled_stays_where_it_is(client: Client, watch: Watch
 
 
 def test_a_line_that_has_the_focus_stays(client: Client, watch: Watch) -> None:
-    """The keyboard goes from line to line while others come, and back to the end."""
+    """The keyboard moves between lines while new messages arrive, and back to the end."""
     page = opened(watch)
     topic = client.topic("news")
     topic.publish_batch(["one", "two"])
@@ -118,7 +118,7 @@ def test_a_line_that_has_the_focus_stays(client: Client, watch: Watch) -> None:
 def test_it_goes_on_when_the_server_is_back(
     watching: Watching, project: str, tmp_path: Path, end: Callable[[ZqServer], Any]
 ) -> None:
-    """Acceptance 14: neither gap nor repeat, whether it was killed or asked to end, of what came meanwhile, too."""
+    """The tail continues without gap or repeat after a kill or a termination (acceptance 14)."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, project) as client:
         watch = watching(server.url)
         watch.expected |= {0, 503}
@@ -126,7 +126,7 @@ def test_it_goes_on_when_the_server_is_back(
         ids = list(client.topic("news").publish_batch(list(range(50))))
         expect(lines(page).last).to_contain_text("49")
         for turn in range(3):
-            page.route("**/stream", lambda route: route.abort())  # it is not heard before something was published
+            page.route("**/stream", lambda route: route.abort())  # no stream may open before the messages are published
             end(server)
             server.start()
             with Client(server.url, project) as again:
@@ -139,8 +139,8 @@ def test_it_goes_on_when_the_server_is_back(
         expect(page.locator(".gap")).to_have_count(0)
 
 
-def test_a_log_that_is_another_one_is_told(watching: Watching, project: str) -> None:
-    """A store that forgets: its successor is read from the start, behind a line that says so."""
+def test_tail_reports_a_new_log(watching: Watching, project: str) -> None:
+    """The new log of an empty store is read from its start, after a line that reports the new log."""
     with ZqServer("memory:") as server:
         watch = watching(server.url)
         watch.expected |= {0, 400, 503}
@@ -159,14 +159,14 @@ def test_a_log_that_is_another_one_is_told(watching: Watching, project: str) -> 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[ZqServer]:
-    """Its log is short, and it has 16 streams, of which a project gets four, and four places for requests that wait."""
+    """Start a server with a short log, 16 streams, of which a project gets four, and four waiting requests."""
     config = "[topics]\ntopic_log_messages = 1000\n[server]\nthreads = 64\nmax_streams = 16\nmax_waiters = 4\n"
     with ZqServer("memory:", config=config) as server:
         yield server
 
 
 def test_an_overrun_log_is_one_line(small: ZqServer, watching: Watching, project: str) -> None:
-    """Acceptance 14: what fell off while it was paused is told once, and all else follows."""
+    """Messages that were trimmed during a pause are reported once, and all others follow (acceptance 14)."""
     watch = watching(small.url)
     page = opened(watch)
     with Client(small.url, project) as client:
@@ -174,7 +174,7 @@ def test_an_overrun_log_is_one_line(small: ZqServer, watching: Watching, project
 
 
 def overrun(topic: Topic, page: Page) -> None:
-    """Publish more than the log keeps while the tail is paused; what it shows then."""
+    """Publish more than the log keeps while the tail is paused, and check the result."""
     first = topic.publish("first")
     expect(lines(page).last).to_contain_text("first")
     page.get_by_role("button", name="Pause").click()
@@ -198,7 +198,7 @@ def overrun(topic: Topic, page: Page) -> None:
 
 @contextmanager
 def streams(url: str, own: str, most: int) -> Iterator[None]:
-    """So many streams, of as many projects as it takes; the page's own has none left."""
+    """Open `most` streams of several projects, so that the page's project has no free stream."""
     with ExitStack() as stack:
         for number in range(most):
             project = f"other{number // 4}" if number < most - 4 else own
@@ -217,7 +217,7 @@ def stream_of(url: str, project: str) -> Stream | None:
 
 @contextmanager
 def waiting(url: str, project: str) -> Iterator[None]:
-    """The project's one place for a request that waits is taken."""
+    """Occupy the project's only slot for a waiting request."""
     own = {"X-Project-ID": project}
 
     def turned_away(seconds: int) -> bool:
@@ -235,7 +235,7 @@ def waiting(url: str, project: str) -> Iterator[None]:
 
 
 def test_the_seventeenth_tail_asks_by_requests_and_says_so(small: ZqServer, watching: Watching, project: str) -> None:
-    """Acceptance 14: by such that wait, where there is a place for them, else by others; later by a stream."""
+    """The tail uses long polling if a slot is free, otherwise plain requests, and later a stream (acceptance 14)."""
     with Client(small.url, project) as client, ExitStack() as crowd:
         topic = client.topic("news")
         topic.publish("before")
@@ -270,7 +270,7 @@ def test_the_seventeenth_tail_asks_by_requests_and_says_so(small: ZqServer, watc
 
 
 def comes(topic: Topic, page: Page, number: int) -> list[str]:
-    """So many messages that are published are shown; their ids."""
+    """Publish `number` messages, wait until they are shown, and return their ids."""
     made = list(topic.publish_batch([{"n": each} for each in range(number)]))
     expect(page.locator(".line .id").last).to_have_text(made[-1])
     return made
@@ -282,7 +282,7 @@ def free(url: str, project: str) -> bool:
 
 
 def test_several_topics_cannot_be_asked_for_by_requests(small: ZqServer, watching: Watching, project: str) -> None:
-    """It waits for a stream, in the server's own words, and then hears what came meanwhile."""
+    """The page waits for a stream with the server's message, and then receives the messages of the meantime."""
     watch = watching(small.url)
     watch.expected.add(503)
     with Client(small.url, project) as client:
@@ -298,8 +298,8 @@ def test_several_topics_cannot_be_asked_for_by_requests(small: ZqServer, watchin
         expect(lines(page)).to_contain_text(["meanwhile"])
 
 
-def test_a_filter_keeps_what_is_rare(client: Client, watch: Watch) -> None:
-    """A thousand others would have pushed it out."""
+def test_filter_keeps_rare_messages(client: Client, watch: Watch) -> None:
+    """A thousand other messages do not push out the matching ones."""
     page = opened(watch)
     page.get_by_label("Message contains").fill("rare")
     client.topic("news").publish({"text": "rare one"})
@@ -319,7 +319,7 @@ def test_a_filter_keeps_what_is_rare(client: Client, watch: Watch) -> None:
 
 
 def test_a_page_that_was_paused_has_no_stream(client: Client, watch: Watch) -> None:
-    """A tail that is opened then says so, and begins when the page goes on."""
+    """A tail that is opened on a paused page is paused, and starts when the page is resumed."""
     page = watch.open("topics/news")
     page.get_by_role("button", name="Live").click()
     page.get_by_role("link", name="Tail").click()

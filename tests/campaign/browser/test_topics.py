@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of topics: the list, metadata, purge and deletion, and logs whose sequences have gaps."""
+"""The topic pages: list, metadata, purge and deletion, and logs with gaps in their sequences."""
 
 import re
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ __all__ = ["test_the_log_is_paged_in_both_directions"]
 
 @pytest.fixture
 def log() -> Iterator[ZqServer]:
-    """A server on a store whose sequences rise with the time."""
+    """Start a server on a store whose sequences increase with time."""
     with RedisServer() as store, ZqServer(store.uri) as started:
         yield started
 
 
 def test_topics_are_listed_with_what_the_log_has_of_them(client: Client, watch: Watch) -> None:
-    """Thirty, by name or by rate, each once; a search by a part of the name; the keyboard leads there."""
+    """Thirty topics are sorted by name or rate, each once, can be searched, and are reachable by keyboard."""
     names = [f"events.{number:02}" for number in range(29)]
     for name in names:
         client.topic(name).create()
@@ -62,7 +62,7 @@ def test_topics_are_listed_with_what_the_log_has_of_them(client: Client, watch: 
 
 
 def test_metadata_of_a_topic_are_those_that_count(client: Client, watch: Watch) -> None:
-    """Refused at their field; free keys stay."""
+    """A wrong value is reported at its field, and custom keys are kept."""
     client.topic("news").create({"owner": "shop", "size": 10**18 + 1})
     page = watch.open(f"{NEWS}?tab=metadata")
     ttl = page.get_by_label("_default_message_ttl")
@@ -82,7 +82,7 @@ def test_metadata_of_a_topic_are_those_that_count(client: Client, watch: Watch) 
 
 
 def test_a_purge_and_a_deletion_want_the_name(client: Client, watch: Watch) -> None:
-    """Other topics keep what they have; sequences go on."""
+    """Other topics keep their messages, and sequences continue."""
     last = client.topic("news").publish_batch(list(range(7)))[-1]
     client.topic("other").publish(1)
     page = watch.open(NEWS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Celery on zq by SQS: the application of ``api-ref/sqs.md``, and one whose worker is killed."""
+"""Celery on zq's SQS protocol: the application of ``api-ref/sqs.md``, and one whose worker is killed."""
 
 import os
 import subprocess
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def block(start: str) -> str:
-    """The one of the page that begins so."""
+    """Return the page's only block that begins with `start`."""
     [found] = [one.text for one in blocks(ROOT / "api-ref" / "sqs.md") if one.text.startswith(start)]
     return found
 
 
 def test_the_application_of_the_page_works(tmp_path: Path) -> None:
-    """Its worker does what its caller has asked for."""
+    """The worker runs the task of the caller."""
     said = tmp_path / "said"
     reader = environment(tmp_path, f"{INSTALLED}{os.pathsep}{os.environ['PATH']}")
     with testing.server(sqs=True) as server, said.open("w") as output:
@@ -41,5 +41,5 @@ def test_the_application_of_the_page_works(tmp_path: Path) -> None:
 
 
 def test_each_task_is_done_though_a_worker_is_killed() -> None:
-    """With countdowns and retries; nothing is left in the queue."""
+    """Tasks with countdowns and retries run, and the queue is empty at the end."""
     assert celery_on_sqs.main() == 0

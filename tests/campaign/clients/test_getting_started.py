@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/getting-started.md``, followed to the letter: 100,000 lines, four workers, one of them killed."""
+"""``api-ref/getting-started.md``, followed exactly: 100,000 lines and four workers, one of which is killed."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_each_line_is_worked_on_and_counted_once_though_a_worker_is_killed(tmp_path: Path) -> None:
-    """The page's own commands say so: every line at least once, and the commits count it once."""
+    """The page's commands show that every line is processed at least once and counted exactly once."""
     (_, serve), *shell = [block for block in BLOCKS if block[0] == "sh"]
     ((_, worker),) = [block for block in BLOCKS if block[0] == "python"]
     assert serve == "devstack/run\n"  # with no variable set

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``auth_strategy = keystone``, before a stand-in for Keystone, by hand and by openstacksdk (tenancy 1)."""
+"""``auth_strategy = keystone`` with a simulated Keystone, over plain HTTP and openstacksdk (tenancy 1)."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ LOST = User("lost", "")
 def keystone(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Keystone, ZqServer]]:
-    """Keystone and a server that asks it."""
+    """Start a Keystone and a server that uses it."""
     with Keystone(ANN, BOB, LOST) as keystone:
         store = f"rocksdb://{tmp_path_factory.mktemp('keystone')}/store"
         with ZqServer(store, engine=request.param, config=keystone.config()) as server:
@@ -31,7 +31,7 @@ def keystone(
 
 
 def test_a_token_of_keystone_names_the_project(keystone: tuple[Keystone, ZqServer]) -> None:
-    """Whatever its user says; two users, two projects."""
+    """The token determines the project, whatever the request's headers contain; two users have two projects."""
     issuer, server = keystone
     ann, bob = issuer.token("ann"), issuer.token("bob")
     own = {"X-Project-ID": ANN.project, "X-Auth-Token": ann}
@@ -44,8 +44,8 @@ def test_a_token_of_keystone_names_the_project(keystone: tuple[Keystone, ZqServe
     assert ask(server.url, "GET", "/v2/queues", headers=theirs | {"X-Project-ID": ANN.project}).status == 403
 
 
-def test_who_has_no_valid_token_gets_keystones_answer(keystone: tuple[Keystone, ZqServer]) -> None:
-    """Contract 1.3: before routing; the middleware's own body and challenge. Probes are open."""
+def test_request_without_valid_token_gets_keystones_answer(keystone: tuple[Keystone, ZqServer]) -> None:
+    """The middleware answers before routing, with its own body and challenge; probes are open (contract 1.3)."""
     issuer, server = keystone
     for path in ("/v2/queues", "/v2/480924/queues/", "/v2/openapi.json"):
         for token in ({}, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": issuer.token("ann", -60)}):
@@ -62,7 +62,7 @@ def test_who_has_no_valid_token_gets_keystones_answer(keystone: tuple[Keystone, 
 
 
 def test_the_roles_are_keystones(keystone: tuple[Keystone, ZqServer]) -> None:
-    """In lower case: its admin administers."""
+    """The role names are in lower case: Keystone's admin is zq's admin."""
     issuer, server = keystone
     for user, expected in ((ANN, 403), (BOB, 200)):
         headers = {"X-Auth-Token": issuer.token(user.name), "X-Project-ID": user.project, "X-Roles": "admin"}
@@ -70,7 +70,7 @@ def test_the_roles_are_keystones(keystone: tuple[Keystone, ZqServer]) -> None:
 
 
 def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]) -> None:
-    """Not asked for at each request; revoked, it is refused when what is remembered ends."""
+    """The server caches the token; after a revocation it is rejected when the cache entry expires."""
     issuer, server = keystone
     token = issuer.token("ann")
     headers = {"X-Auth-Token": token, "X-Project-ID": ANN.project}
@@ -81,8 +81,8 @@ def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]
     assert issuer.seen > before
 
 
-def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqServer]) -> None:
-    """Tenancy 2: within 30 s of a revocation a waiter has 401 and a stream its end."""
+def test_credential_of_waiters_and_streams_is_checked_again(keystone: tuple[Keystone, ZqServer]) -> None:
+    """Within 30 s after a revocation, a waiting request gets 401 and a stream ends (tenancy 2)."""
     issuer, server = keystone
     token = issuer.token("ann")
     with ThreadPoolExecutor(2) as pool:
@@ -90,7 +90,7 @@ def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqSer
         waiter, stream = (
             pool.submit(ask, server.url, "GET", path, headers={name: token, "X-Project-ID": ANN.project}, timeout=60)
             for name, path in (
-                ("X-Storage-Token", "/v2/queues/empty/messages?wait=30"),  # the middleware takes this name, too
+                ("X-Storage-Token", "/v2/queues/empty/messages?wait=30"),  # the middleware accepts this name, too
                 ("X-Auth-Token", "/v2/stream"),
             )
         )
@@ -103,8 +103,8 @@ def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqSer
     assert time.monotonic() - begun < 55
 
 
-def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:
-    """503, and no entrance."""
+def test_outage_of_keystone_is_answered_503(keystone: tuple[Keystone, ZqServer]) -> None:
+    """The server answers 503 and grants no access."""
     issuer, server = keystone
     token = issuer.token("ann")
     issuer.down = True
@@ -115,8 +115,8 @@ def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]
         issuer.down = False
 
 
-def test_zaqars_client_takes_no_refusal_for_an_answer(tmp_path: Path) -> None:
-    """Tenancy 6: it knows no 429, so a rate's refusal is an error of its own, and what is lost is told."""
+def test_zaqars_client_raises_an_error_for_a_rate_limit(tmp_path: Path) -> None:
+    """The client does not know 429, so zq answers 503, which raises an error (tenancy 6)."""
     with Keystone(ANN) as issuer:
         config = f"{issuer.config()}[quota]\nrequests = 1\n"
         with ZqServer(f"rocksdb://{tmp_path}/store", config=config) as server:
@@ -159,7 +159,7 @@ print([message.body for message in conn.message.messages("sdk", echo=True)])
 
 
 def test_openstacksdk_works_with_a_session(keystone: tuple[Keystone, ZqServer], tmp_path: Path) -> None:
-    """The catalogue leads it, its session has the token: no project is named."""
+    """The SDK finds zq in the catalogue and sends the token; the request names no project."""
     issuer, _ = keystone
     assert succeed([*PYTHON, SDK.format(url=issuer.url)], tmp_path) == "[7]\n"
 
@@ -178,7 +178,7 @@ END
 
 
 def test_openstacks_command_line_works_with_a_session(keystone: tuple[Keystone, ZqServer], tmp_path: Path) -> None:
-    """By a password and the catalogue; the project is the token's."""
+    """The command line uses a password and the catalogue; the project is that of the token."""
     issuer, server = keystone
     done = follow([*SHELL, COMMANDS.format(url=issuer.url)], tmp_path)
     assert "{'order': 3}" in done.stdout, done.stdout + done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/migration-from-zaqar.md``: OpenStack's command line without Keystone does against zq what the page says."""
+"""``api-ref/migration-from-zaqar.md``: OpenStack's command line without Keystone works as described."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ messaging health
 
 
 def run(lines: str, server: ZqServer, project: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a reader's shell, which finds the page's ``clouds.yaml`` as ``later.yaml``."""
+    """Run lines in a reader's shell, with the page's ``clouds.yaml`` saved as ``later.yaml``."""
 
     def adapted(text: str) -> str:
         return text.replace("http://localhost:8888", server.url).replace("acme", project)
@@ -50,7 +50,7 @@ def run(lines: str, server: ZqServer, project: str, folder: Path) -> subprocess.
 
 
 def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp_path: Path) -> None:
-    """Its session, by variables and then by ``clouds.yaml`` alone; then, in the same start, what zq does not have."""
+    """The page's session works with variables and with ``clouds.yaml``; unsupported commands are rejected."""
     lines = f"{BY_VARIABLES}\n{BY_FILE_NOW}\n{BY_CLOUDS}".replace("\nEND\n", f"\n{REFUSED}END\n")
     done = run(lines, running, project, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
     assert re.search(r"'?[Ss]ignature'? ?[|:] ?'?[0-9a-f]{64}", table)
 
     assert "| Subscriber | mailto:ops@example.org |" in table
-    # The second list, after the deletion, shows nothing.
+    # The second list, after the deletion, is empty.
     assert (
         len(re.findall(r"^\| \w{32} \| mailto:ops@example.org \| 700 \| \d+ \| False \| {} \|$", table, re.MULTILINE))
         == 1
@@ -84,7 +84,7 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
 
 
 def test_without_a_project_the_sentence_says_so(running: ZqServer, project: str, tmp_path: Path) -> None:
-    """The type ``none`` reaches zq, and the answer names the header."""
+    """The auth type ``none`` reaches zq, and the response names the missing header."""
     lines = "openstack --os-auth-type none --os-endpoint http://localhost:8888 messaging queue list"
     done = run(lines, running, project, tmp_path)
     assert done.returncode == 1
@@ -92,7 +92,7 @@ def test_without_a_project_the_sentence_says_so(running: ZqServer, project: str,
 
 
 def test_every_command_of_the_plugin_is_on_the_page_and_tried() -> None:
-    """Its table names them all; those that work are in the session, the others are refused above."""
+    """The page's table has all commands: the session has the supported ones, and ``REFUSED`` the others."""
     plugin = {point.name.replace("_", " ") for point in entry_points(group="openstack.messaging.v2")}
     assert {f"messaging {command}" for command in COMMANDS} == plugin
     session = BY_VARIABLES + BY_CLOUDS

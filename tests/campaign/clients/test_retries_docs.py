@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/retries.md``: its programs go on while their server is killed and started again."""
+"""``api-ref/retries.md``: its programs continue while their server is killed and restarted."""
 
 import contextlib
 import threading
@@ -14,11 +14,11 @@ from tests.servers import Lost, ZqServer, ask, every_message
 
 PAGE = "api-ref/retries.md"
 AWAY = 0.7
-"""Seconds in which connections are refused."""
+"""Seconds for which connections are refused."""
 
 
 def total(server: ZqServer) -> int:
-    """Messages in the queue of the page."""
+    """Return the number of messages in the page's queue."""
     with contextlib.suppress(Lost):
         found: int = ask(server.url, "GET", "/v2/queues/orders/stats").document["messages"]["total"]
         return found
@@ -27,9 +27,9 @@ def total(server: ZqServer) -> int:
 
 @contextmanager
 def killing(server: ZqServer, *moments: Callable[[int], bool]) -> Iterator[list[int]]:
-    """At each moment in turn, known by how many messages there are, the server is killed and comes back.
+    """Kill and restart the server at each moment in turn; a moment is a condition on the number of messages.
 
-    Yields how many there were when it was killed.
+    Yield the list of message counts at the kills.
     """
     over, kills = threading.Event(), list[int]()
 
@@ -53,7 +53,7 @@ def killing(server: ZqServer, *moments: Callable[[int], bool]) -> Iterator[list[
 
 
 def test_the_lines_of_the_shell_post_each_order_once(tmp_path: Path) -> None:
-    """retries.md: nothing is lost, and nothing is there twice."""
+    """retries.md: no message is lost or duplicated."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         (program,) = (block.text for block in blocks(ROOT / PAGE) if "--retry 10" in block.text)
         lines = program.replace("http://localhost:8888", server.url)
@@ -65,7 +65,7 @@ def test_the_lines_of_the_shell_post_each_order_once(tmp_path: Path) -> None:
 
 
 def test_the_program_posts_and_works_on_each_order_once(tmp_path: Path) -> None:
-    """retries.md: killed amid the posts and, unless that is over too soon, amid the work."""
+    """retries.md: the server is killed during the posts and, if possible, during the work."""
     most = 0
 
     def falls(total: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/two-teams.md``, followed to the letter, but for the port."""
+"""``api-ref/two-teams.md``, followed exactly except for the port."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ PAGE = ROOT / "api-ref" / "two-teams.md"
 
 
 def test_two_teams_are_apart_when_the_page_was_followed(tmp_path: Path) -> None:
-    """Every line of it, in one shell; each answer is the one that the page promises, and none shows a token."""
+    """All lines run in one shell, each response is the documented one, and no output has a token."""
     lines = "".join(block.text for block in blocks(PAGE))
     done = follow([*SHELL, lines.replace("8888", str(free_port()))], tmp_path, within=240)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'zq.log').read_text()}"
     answers = [line for line in done.stdout.splitlines() if re.match(r"[1-5]\d\d ", line)]
     assert [line[:3] for line in answers] == [
-        *("201", "201", "201", "201", "200", "200"),  # what each team does
+        *("201", "201", "201", "201", "200", "200"),  # the requests of each team
         *("200", "200", "200"),  # quotas
         *("401", "403", "403"),
         *("201", "401", "200"),  # rotated, revoked, suspended

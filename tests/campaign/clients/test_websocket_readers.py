@@ -11,7 +11,7 @@ from tests.websocket.connections import ask, served
 
 
 def test_a_connection_that_reads_nothing_is_closed_and_its_subscription_ends() -> None:
-    """Answer the posts of another connection meanwhile."""
+    """The server answers the posts of another connection in the meantime."""
     q = {"queue_name": "orders"}
     with served() as (url, _), connect(url) as other, connect(url, max_queue=1) as slow:
         assert ask(slow, "subscription_create", q)[0] == 201

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Zaqar's own WSGI tests, unchanged, on zq: all pass but those that look into Zaqar's objects, or differ on purpose."""
+"""Zaqar's WSGI tests, unchanged, on zq: all pass except tests of Zaqar's internals or of intended differences."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from bench import zaqar
 from tests.blocks import ROOT
 from tests.stores import Stores
 
-# Zaqar, its test libraries, and what zq needs besides.
+# Zaqar, its test libraries, and zq's dependencies.
 PACKAGES = (
     *("zaqar==23.0.1", "pymongo", "redis", "pytest", "oslotest", "testtools", "ddt", "fixtures"),
     f"{ROOT}[server,redis,rocksdb,encryption]",
@@ -27,7 +27,7 @@ FAIL = {
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """The interpreter of an environment with Zaqar and its tests."""
+    """Return the interpreter of an environment with Zaqar and its tests."""
     return zaqar.environment(Path.home() / ".cache" / "zq-zaqar-suite", PACKAGES, "pytest") / "bin" / "python"
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest that runs Zaqar's own WSGI tests, unchanged, on zq, in Zaqar's environment.
+"""A pytest plugin that runs Zaqar's own WSGI tests, unchanged, on zq, in Zaqar's environment.
 
-Zaqar's ``Bootstrap`` makes zq's application instead of Zaqar's, in the tests' process and on a new store for each.
-``ZQ_SUITE_STORE`` names the store: ``memory:``, ``rocksdb:``, or the URI of a Redis database, which is emptied.
+Zaqar's ``Bootstrap`` creates zq's application instead of Zaqar's, in the tests' process and on a new store for each
+test. ``ZQ_SUITE_STORE`` names the store: ``memory:``, ``rocksdb:``, or the URI of a Redis database, which is emptied.
 
-``X-Tenant-Id`` is dropped: the tests send it beside another ``X-Project-ID``, which zq refuses (decision 0047). Where a
-test patches Zaqar's objects, the stand-ins here do to zq what the patch does to Zaqar.
+``X-Tenant-Id`` is dropped: the tests send it with a different ``X-Project-ID``, which zq rejects (decision 0047). If a
+test patches Zaqar's objects, the replacements here apply the patch's effect to zq.
 """
 
 import os
@@ -48,9 +48,9 @@ from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
 STORE: Final = os.environ.get("ZQ_SUITE_STORE", "memory:")
-# The hosts of the pools that the tests make.
+# Hosts of the pools that the tests create.
 HOSTS: Final = ("127.0.0.1:27017", "127.0.0.1:6379", "localhost:27017", "localhost")
-# Options that Zaqar's tests read from files of their own, or rely on.
+# Options that Zaqar's tests read from their configuration files, or rely on.
 OPTIONS: Final = (
     "max_queue_metadata",
     "max_messages_post_size",
@@ -66,7 +66,7 @@ def _is_patched(target: object) -> bool:
 
 
 class Messages:
-    """The messages of a store; they note confirmations for ``NotifierDriver``, and refuse what a test has refused."""
+    """The messages of a store, with confirmations recorded for ``NotifierDriver`` and patched rejections applied."""
 
     def __init__(self, messages: Any) -> None:
         self._messages = messages
@@ -86,7 +86,7 @@ class Messages:
 
 
 class Store:
-    """A store with ``Messages``."""
+    """A store that uses ``Messages``."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -97,7 +97,7 @@ class Store:
 
 
 class Bootstrap:
-    """The stand-in of Zaqar's class of this name."""
+    """The replacement of Zaqar's class with this name."""
 
     def __init__(self, conf: Any) -> None:
         for section in (drivers_management_store_mongodb, pooling_catalog):
@@ -136,7 +136,7 @@ class Bootstrap:
             documents.delete(pool.ref, now)
 
     def _call(self, env: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer by the options that the test has set by now."""
+        """Answer a request with the options that the test has set."""
         env.pop("HTTP_X_TENANT_ID", None)
         transport = self._conf.transport
         options = {name: getattr(transport, name, None) for name in OPTIONS}
@@ -180,7 +180,7 @@ class Bootstrap:
 
 
 def _keys() -> dict[str, str]:
-    """A file of keys for the tests of encryption."""
+    """Create a key file for the tests of encryption."""
     path = Path(tempfile.mkdtemp(prefix="zaqar-suite-")) / "keys"
     path.write_text(f"a {b64encode(bytes(32)).decode()}\n")
     path.chmod(0o600)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that posts, claims, sweeps and compacts until it is killed: ``python -m tests.campaign.faults.churn URI``.
 
-Everything is compacted again and again with the filter on, beside whatever else goes on. A line of JSON tells what
-has been acknowledged: ids of messages that live for an hour, by queue, and how many the filter has dropped so far.
+All families are compacted continuously with the filter, in parallel to all other work. A line of JSON reports what has
+been acknowledged: ids of messages with a ttl of an hour, by queue, and the number of messages that the filter has
+dropped.
 """
 
 import json
@@ -21,7 +22,7 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
 
 OPTIONS = Expiry(compaction_filter_grace=0)
-# Seconds: what is posted by such a clock for a minute has expired already, and no message has to be waited for.
+# Seconds by which the clock is late: messages with a ttl of a minute have then already expired.
 BEHIND = 61.0
 
 
@@ -46,7 +47,7 @@ def main(uri: str) -> None:
 
 
 def post(scene: Scene, count: int, ttl: int) -> list[str]:
-    """Messages whose bodies lie apart from their records, where the filter looks; their ids."""
+    """Post messages whose bodies are stored separately, where the filter applies, and return their ids."""
     body = layout.SHORT * b"1" + b"1"
     new = [structs.replace(draft, body=body) for draft in drafts(count, scene.now, ttl=ttl)]
     scene.storage.messages.post(scene.queue, new, scene.now)

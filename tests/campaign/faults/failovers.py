@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of Redis servers whose master is replaced on order, and posts that go on meanwhile.
+"""Groups of Redis servers whose master is replaced by a manual failover, and concurrent posts.
 
-What a failover loses is what was acknowledged and is not with the new master. It is asked for by a store of its own,
-opened afterwards, since a server that still talks to the old master would find everything there.
+A failover loses the acknowledged messages that the new master lacks. A separate store, opened afterwards, reads the
+messages, because a server that is still connected to the old master would find all of them.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ WRITERS = 6
 
 
 class Sentinel(RedisServer):
-    """A Sentinel that watches a master, and takes it for dead after ``patience`` ms: a busy machine is silent long."""
+    """A Sentinel that considers its master dead after ``patience`` ms, because busy machines have long pauses."""
 
     def __init__(self, binary: str | None, master: int, quorum: int = 1, patience: int = 5000) -> None:
         super().__init__(binary)
@@ -52,7 +52,7 @@ def admin(server: RedisServer) -> redis.Redis:
 
 
 def _facts(server: RedisServer) -> dict[str, Any]:
-    """What it says of replication; nothing if it does not answer."""
+    """Return the server's replication facts; an empty dictionary if it does not answer."""
     with admin(server) as client, contextlib.suppress(redis.RedisError):
         return dict(client.info("replication"))
     return {}
@@ -63,7 +63,7 @@ def role(server: RedisServer) -> str:
 
 
 class Group(Startable):
-    """Servers with the same data, of which one is the master. ``uri``: for a store on them."""
+    """Servers with the same data, of which one is the master; ``uri`` is for a store on them."""
 
     uri: str
 
@@ -77,15 +77,17 @@ class Group(Startable):
     @property
     @abstractmethod
     def master(self) -> RedisServer:
-        """The one that those who decide take for the master."""
+        """Return the server that the Sentinels or the cluster consider the master."""
 
     @abstractmethod
     def order(self) -> bool:
-        """Whether the order to replace the master was taken."""
+        """Request a failover and return whether it was accepted."""
 
     def settled(self) -> bool:
-        """Whether one server is a master, and all others have what it has. (It calls a replica online that is yet to
-        load what it was sent.)"""
+        """Return whether one server is the master and all others have its data.
+
+        The master already counts a replica as online before the replica has loaded the data.
+        """
         master = self.master
         facts = [_facts(server) for server in self.servers if server is not master]
         ready = all(found.get("master_link_status") == "up" for found in facts)
@@ -93,8 +95,10 @@ class Group(Startable):
 
 
 class SentinelGroup(Group):
-    """A master with replicas, and Sentinels. ``told``: how many of them the store's URI names. ``stubborn``: the first
-    master never becomes a replica, so that whoever still writes to it after a failover goes on to do so."""
+    """A master with replicas and Sentinels; the store's URI contains ``told`` Sentinels.
+
+    If ``stubborn``, the first master never becomes a replica, so that clients of it can still write after a failover.
+    """
 
     def __init__(
         self,
@@ -133,7 +137,7 @@ class SentinelGroup(Group):
         with admin(self.sentinels[-1]) as client:
             try:
                 return bool(client.execute_command("SENTINEL", "FAILOVER", "main"))
-            except redis.ResponseError:  # it has to find a replica good enough first
+            except redis.ResponseError:  # no replica is eligible yet
                 return False
 
     def _known(self) -> bool:
@@ -146,7 +150,7 @@ class SentinelGroup(Group):
 
 
 class ClusterGroup(Group):
-    """A cluster with all slots on one master, and a replica of it."""
+    """A cluster with all slots on one master, and its replica."""
 
     def __init__(self, binary: str | None = None) -> None:
         super().__init__()
@@ -186,8 +190,11 @@ class ClusterGroup(Group):
 
 
 class Outcome(NamedTuple):
-    """Of one failover: posts acknowledged and lost; seconds between two that were acknowledged, at the most; posts that
-    were answered otherwise, and for how long such came."""
+    """The result of a failover.
+
+    ``acknowledged`` and ``lost`` are numbers of posts, ``outage`` is the longest time in seconds between two
+    acknowledged posts, ``failed`` is the number of failed posts, and ``failing`` the time in which they occurred.
+    """
 
     acknowledged: int
     lost: int
@@ -197,11 +204,11 @@ class Outcome(NamedTuple):
 
 
 class Posts:
-    """Threads that post to a server, each its next message as soon as the last one is answered."""
+    """Threads that post to a server, each the next message as soon as the previous one is answered."""
 
     def __init__(self, url: str) -> None:
         self._host = urlsplit(url).netloc
-        self._numbers = itertools.count(time.monotonic_ns())  # those of an earlier failover are in the queue too
+        self._numbers = itertools.count(time.monotonic_ns())  # the queue has messages of earlier failovers, too
         self._stopped = threading.Event()
         self.acknowledged: list[tuple[float, int]] = []
         self.failed: list[tuple[float, str]] = []
@@ -219,7 +226,7 @@ class Posts:
                 thread.join(30)
 
     def go_on(self, number: int = 200) -> None:
-        """Return when so many more are acknowledged."""
+        """Return when `number` more posts are acknowledged."""
         enough = len(self.acknowledged) + number
         wait_for(lambda: len(self.acknowledged) >= enough, DEADLINE, "posts are acknowledged")
 
@@ -245,7 +252,7 @@ class Posts:
 
 
 def stored(uri: str) -> list[int]:
-    """The numbers of all messages, as a store finds them that is opened now."""
+    """Return the numbers of all messages that a newly opened store finds."""
     storage = connect(uri, {"timeout": 5.0})
     try:
         found, marker = [], 0
@@ -260,7 +267,7 @@ def stored(uri: str) -> list[int]:
 
 
 def replaced_under_load(group: Group, server: ZqServer) -> Outcome:
-    """Post, order a failover, and go on posting until the servers have had time to lose something."""
+    """Post, fail over, and continue to post until the servers have had time to lose messages."""
     former = group.master
     posts = Posts(server.url)
     with posts.running():
@@ -268,17 +275,17 @@ def replaced_under_load(group: Group, server: ZqServer) -> Outcome:
         wait_for(group.order, DEADLINE, "the order is taken")
         wait_for(lambda: group.master is not former, DEADLINE, "there is a new master")
         posts.go_on()
-        time.sleep(1.5)  # in which a server that had not heard of the new master would go on with the old one
+        time.sleep(1.5)  # a server unaware of the new master would still use the old one in this time
     return judged(group.uri, posts)
 
 
 def judged(uri: str, posts: Posts) -> Outcome:
-    """What has become of posts that have ended."""
+    """Return the outcome of finished posts."""
     return outcome(stored(uri), posts)
 
 
 def outcome(found: Sequence[int], posts: Posts) -> Outcome:
-    """The same, of the messages that were found."""
+    """Return the outcome of posts for the messages that were found."""
     assert len(found) == len(set(found)), "A post is there twice."
     missing = {number for _, number in posts.acknowledged} - set(found)
     moments = sorted(moment for moment, _ in posts.acknowledged)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A large commit on a real server, and what another tenant feels of it; ``bench.commits`` measures more of it."""
+"""A large commit on a real server and its effect on another tenant; ``bench.commits`` measures more."""
 
 import threading
 import time
@@ -9,22 +9,24 @@ from bench.commits import memory
 from tests.servers import ZqServer, ask
 
 POST = 1000
-# Of the embedded store so many that commit 31fb2b5 would have held 110 MB more: 1.8 kB for each.
+# Number of messages for which commit 31fb2b5 would have held 110 MB more on the embedded store: 1.8 kB for each.
 MESSAGES = {"rocksdb": 60_000}
 FEWER = 12_000
-# Bytes by which the server may grow during a commit.
+# Maximum growth of the server during a commit, in bytes.
 GROWTH = 100_000_000
 RIVAL = {"X-Project-ID": "rival"}
-# Seconds that a neighbour may wait, but for two times at which the machine may have stood still: on commit 31fb2b5 a
-# commit ten times as large stopped it for longer.
+# Maximum wait of another tenant in seconds, except for two pauses of the machine: on commit 31fb2b5 a commit ten times
+# as large stopped it for longer.
 GAP = 5.0
-# Requests of the neighbour that are answered before the commit is done, at least.
+# Minimum number of requests of the other tenant that are answered before the commit is done.
 ANSWERED = 10
 
 
 def test_others_are_served_while_a_large_commit_runs(store_uri: str) -> None:
-    """S4, S6: between its slices; its messages become visible meanwhile, in order, no one waits for long, and the
-    server does not hold them all."""
+    """Other requests run between the commit's slices, and the server's memory is bounded (S4, S6).
+
+    The messages become visible in order during the commit.
+    """
     messages = MESSAGES.get(store_uri.partition(":")[0], FEWER)
     with ZqServer(store_uri) as server, ThreadPoolExecutor(1) as pool:
         for first in range(0, messages, POST):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 in the middle of compactions of the embedded store: no living message is lost (S-B2, L3)."""
+"""SIGKILL during compactions of the embedded store: no live message is lost (S-B2, L3)."""
 
 import json
 import random
@@ -19,7 +19,7 @@ WITHIN = 120.0
 
 
 class Churner:
-    """``tests.campaign.faults.churn`` as a process, and what it has told."""
+    """A process that runs ``tests.campaign.faults.churn``, and its reports."""
 
     def __init__(self, uri: str) -> None:
         command = [sys.executable, "-m", "tests.campaign.faults.churn", uri]
@@ -33,13 +33,13 @@ class Churner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, and return when all that it said is heard."""
+        """Kill the process, and return when all its output is read."""
         self._process.kill()
         self._process.wait(60)
         self._reader.join(60)
 
     def has_dropped(self, count: int) -> bool:
-        """Whether its compactions have dropped so many messages."""
+        """Return whether the compactions have dropped at least `count` messages."""
         if self._process.poll() is not None:
             assert self._process.stderr is not None
             raise AssertionError(f"It ended by itself:\n{self._process.stderr.read()}")
@@ -56,7 +56,7 @@ class Churner:
 
 
 def test_kills_in_the_middle_of_compactions_leave_a_whole_store(tmp_path: Path) -> None:
-    """With the filter at work, whose drops no batch accompanies, all that lives by itself or by a claim stays."""
+    """All messages that live by their ttl or by a claim are kept, although the filter drops others without a batch."""
     uri = f"rocksdb://{tmp_path}/store"
     living: dict[str, list[str]] = {"one": [], "two": []}
     for _ in range(KILLS):

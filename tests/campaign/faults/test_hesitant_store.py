@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid tokens beyond the time for which a server remembers them: while the store stands still, and while the same
-address sends invalid tokens (attack D2 and D4)."""
+"""Valid tokens that are no longer cached: during a pause of the store and during an attack (attack D2 and D4).
+
+The attacker sends invalid tokens from the same address.
+"""
 
 import threading
 import time
@@ -17,9 +19,9 @@ from zq.auth.credentials import BURST
 
 CONFIG = "[DEFAULT]\nauth_strategy = token\n"
 MEMORY = 6.0
-"""Seconds after which a server has forgotten a token, one more than it remembers it."""
+"""Seconds after which a token is no longer cached, with a margin of one second."""
 PAUSES = [5.3, 5.5, 5.7, 5.9]
-"""Seconds for which the store stands still: a little longer than ``storage_timeout``."""
+"""Seconds of the store's pauses: slightly longer than ``storage_timeout``."""
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def post(server: ZqServer, token: str) -> int:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_valid_token_is_never_invalid_while_the_store_stands_still(server: ZqServer, store: RedisServer) -> None:
-    """Posts that a stopped store holds up are answered 503, or 201 if it wakes in time, and never 401 or 429."""
+    """Posts that wait for the stopped store are answered 503, or 201 if it resumes in time, but never 401 or 429."""
     token = new_token(store.uri, "acme")
     seen: Counter[int] = Counter()
     for pause in PAUSES:
@@ -53,7 +55,7 @@ def test_a_valid_token_is_never_invalid_while_the_store_stands_still(server: ZqS
                 posts = []
                 for _ in range(4):
                     posts.append(pool.submit(post, server, token))
-                    time.sleep(0.1)  # the answers come around the end of the pause
+                    time.sleep(0.1)  # the responses arrive around the end of the pause
                 time.sleep(pause - 0.4)
             seen += Counter(one.result() for one in posts)
     assert set(seen) <= {201, 503}
@@ -62,7 +64,7 @@ def test_a_valid_token_is_never_invalid_while_the_store_stands_still(server: ZqS
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_invalid_tokens_lock_no_valid_one_of_their_address_out(server: ZqServer, store: RedisServer) -> None:
-    """Beyond its memory, with a hundred invalid tokens a second beside it, a valid token is answered 201 each time."""
+    """With a hundred invalid tokens per second from its address, a valid token that is not cached always gets 201."""
     token = new_token(store.uri, "acme")
     ending = threading.Event()
 

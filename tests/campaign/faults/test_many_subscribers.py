@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand subscribers that do not answer, beside one that does."""
+"""A thousand subscribers that do not answer, and one that does."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from zq.subscriptions.delivery.senders import TIMEOUT
 
 SUBSCRIBERS = 1000
 QUEUES = 10
-# Seconds that each step may take on a busy machine.
+# Maximum seconds for each step on a busy machine.
 PATIENCE = 60
 
 
 @pytest.mark.one_store
 @pytest.mark.timeout(300)
 def test_a_thousand_subscribers_that_hang_delay_no_other_delivery(store_uri: str) -> None:
-    """E2: the good subscriber gets a message before a delivery that hangs is given up."""
+    """The working subscriber gets a message before a hanging delivery fails (E2)."""
     config = f"{CONFIG}require_confirmation = false\n"
     with Sink() as sink, BlackHoles(50) as holes, ZqServer(store_uri, config=config) as server:
         for number in range(SUBSCRIBERS):
@@ -33,7 +33,7 @@ def test_a_thousand_subscribers_that_hang_delay_no_other_delivery(store_uri: str
             wait_for(lambda: len(sink.came("/good")) > seen[-1], PATIENCE, "the delivery to the good subscriber")
 
         soon(TIMEOUT, deliver)
-        server.kill()  # a clean end would wait for the thousand
+        server.kill()  # a graceful stop would wait for the thousand deliveries
 
 
 def subscribe(server: ZqServer, queue: str, subscriber: str) -> None:

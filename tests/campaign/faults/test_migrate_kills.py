@@ -27,7 +27,7 @@ MESSAGES = 60_000
 
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_a_migration_is_killed_at_twenty_places(stores: Stores, tmp_path: Path, kinds: tuple[str, str]) -> None:
-    """Each kill is at a random moment of the copy or the comparison; nothing is lost or doubled."""
+    """The kills occur at random times of the copy or the comparison; no message is lost or duplicated."""
     chance = random.Random(SEED)
     for name in "ab":
         (tmp_path / name).mkdir()

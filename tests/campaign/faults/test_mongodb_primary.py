@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica set whose primary steps down, or is killed, while a queue is in use."""
+"""A replica set whose primary steps down or is killed while a queue is in use."""
 
 import contextlib
 import threading
@@ -23,7 +23,7 @@ from zq.storage.mongodb import MongoStorage, connect
 
 
 class Member(MongoServer):
-    """A mongod that waits to be made part of a set."""
+    """A mongod that waits to become a member of a replica set."""
 
     def answers(self) -> bool:
         with self.client() as client:
@@ -35,7 +35,7 @@ class Member(MongoServer):
 
 @pytest.fixture
 def members() -> Iterator[list[Member]]:
-    """A replica set of three with a primary."""
+    """Start a replica set of three members with a primary."""
     with contextlib.ExitStack() as stack:
         three = [stack.enter_context(Member()) for _ in range(3)]
         plan = [{"_id": at, "host": member.address} for at, member in enumerate(three)]
@@ -52,7 +52,7 @@ def uri_of(members: list[Member]) -> str:
 
 
 class Load:
-    """Producers, claimers that delete, and poppers; what they were answered, and how long the service was gone."""
+    """Producers, consumers that delete, and consumers that pop, with the results of their calls."""
 
     def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
         self.scene = Scene(storage, ManualClock(storage.now()), queue)
@@ -79,7 +79,7 @@ class Load:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
-    """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
+    """Every acknowledged post is stored exactly once, and no message is in two claims (L1, L2, L7)."""
     storage = connect(uri_of(members), timeout=10.0, drawn_sequences=True)
     load = Load(storage, QueueRef("acme", "jobs"))
     with ThreadPoolExecutor(6) as pool:
@@ -107,7 +107,7 @@ def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: l
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_followers_of_servers_that_draw_miss_nothing_while_the_primary_changes(members: list[Member], way: str):
-    """Three servers draw sequences in one queue, and each has a listing that follows it (L6)."""
+    """Three servers draw sequences in one queue, and a listing on each server follows the queue (L6)."""
     storages = [connect(uri_of(members), timeout=10.0, drawn_sequences=True) for _ in range(3)]
     loads = [Load(storage, QueueRef("acme", "followed")) for storage in storages]
     storages[0].queues.create(QueueRef("acme", "followed"), b"{}")
@@ -138,7 +138,7 @@ def test_followers_of_servers_that_draw_miss_nothing_while_the_primary_changes(m
 
 
 def follow(scene: Scene, over: threading.Event) -> list[str]:
-    """Follow the queue by markers until there is nothing more and no producer is left."""
+    """Follow the queue by markers until no message and no producer is left."""
     marker, seen = 0, []
     while True:
         is_last = over.is_set()
@@ -168,7 +168,7 @@ def stepped_down(primary: Member) -> bool:
 
 
 class Groups:
-    """Producers of groups, and workers that delete what they claim; what was handed out first, and in which order."""
+    """Producers of groups and consumers that delete claimed messages; records the order of first deliveries."""
 
     def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
         self.scene = Scene(storage, ManualClock(storage.now()), queue)
@@ -188,7 +188,7 @@ class Groups:
             self.step()
 
     def step(self) -> bool:
-        """A claim, and the deletion of what it holds; False if there was nothing."""
+        """Claim messages and delete them; return False if no message was ready."""
         with contextlib.suppress(Unavailable):
             claim = self.scene.claim(6)
             if claim is None:
@@ -198,7 +198,7 @@ class Groups:
         return True
 
     def _note(self, messages: Sequence[Message]) -> None:
-        """A group is this claim's alone until the next line, so nobody else writes to its list meanwhile."""
+        """Record sequences; no other thread writes to the group's list, because this claim holds the group."""
         for message in messages:
             if message.id not in self.ids:
                 self.ids.add(message.id)
@@ -210,8 +210,7 @@ GROUPS = ("a", "b", "c")
 
 @pytest.mark.timeout(600)
 def test_groups_keep_their_order_while_the_primary_steps_down(members: list[Member]):
-    """Each message comes, and none before one that stands before it in its group (L5); no group is left behind, though
-    an answer to a claim or to a deletion was lost."""
+    """Messages of a group are delivered in order and no group is stuck, although responses were lost (L5)."""
     storage = connect(uri_of(members), timeout=10.0, drawn_sequences=True)
     load = Groups(storage, QueueRef("acme", "steps"))
     with ThreadPoolExecutor(5) as pool:

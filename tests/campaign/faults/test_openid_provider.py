@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``auth_strategy = jwt`` with the tokens of an OpenID provider that is not ours (tenancy 3)."""
+"""``auth_strategy = jwt`` with tokens of a third-party OpenID provider (tenancy 3)."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.servers import ZqServer, ask
 
 pytestmark = [
     pytest.mark.slow,
-    # The provider's libraries.
+    # The provider's libraries emit these warnings.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::authlib.deprecate.AuthlibDeprecationWarning"),
 ]
 
@@ -21,7 +21,7 @@ USER = {"zq": {"project": "acme", "roles": ["Member"], "scopes": ["*:queue/jobs"
 
 
 def signed_in(issuer: str, sub: str) -> str:
-    """The id token of a user, by the code flow."""
+    """Return a user's id token from the code flow."""
     asked = {"client_id": CLIENT, "redirect_uri": BACK, "response_type": "code", "scope": "openid"}
     with httpx.Client(base_url=issuer) as browser:
         sent_back = browser.post("/oauth2/authorize", params=asked, data={"sub": sub})
@@ -33,7 +33,7 @@ def signed_in(issuer: str, sub: str) -> str:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_the_tokens_of_an_openid_provider_are_believed(engine: str, tmp_path: Path) -> None:
-    """Keys from its own endpoint, project, roles and scopes by paths of claims; a user without a project is refused."""
+    """The provider's keys and claims are accepted; a user without a project is rejected."""
     from oidc_provider_mock import User, run_server_in_thread
 
     users = [User(sub="ann", claims=USER), User(sub="lost", claims={})]

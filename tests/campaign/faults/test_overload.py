@@ -23,9 +23,11 @@ def store() -> Iterator[RedisServer]:
         yield server
 
 
-def test_what_cannot_be_answered_in_time_is_refused(store: RedisServer) -> None:
-    """While the store hangs and holds the threads of a project, three quarters of all, its further requests are refused
-    long before the store's own time is up: 503 with Retry-After. Health answers. Afterwards all goes on."""
+def test_requests_that_would_be_late_are_refused(store: RedisServer) -> None:
+    """If the store hangs, further requests of the project fail early with 503 and Retry-After.
+
+    The project's requests hold three quarters of the threads. Health checks still work, and later requests succeed.
+    """
     config = "[server]\nthreads = 12\nqueue_timeout = 0.5\n[transport]\nstorage_timeout = 20\n"
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(store.uri, engine="granian", config=config))
@@ -51,8 +53,7 @@ def well_refused(answer: Answer) -> bool:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_health_answers_beside_many_busy_connections(engine: str, tmp_path) -> None:
-    """1,200 connections that post without a pause, more than once had a place: health does not wait for one of them to
-    go, which none does."""
+    """A health check does not wait for one of 1,200 connections that post without a pause."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         load = Load(server, 1200)
         with load:
@@ -63,7 +64,7 @@ def test_health_answers_beside_many_busy_connections(engine: str, tmp_path) -> N
 
 
 class Load:
-    """So many connections, each with one request under way, from a few threads."""
+    """A number of connections, each with one request in flight, from a few threads."""
 
     THREADS = 12
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools on real stores (contract 11, 12): two servers on one catalogue in Redis, with pools in Redis and in MongoDB."""
+"""Pools on real stores (contract 11, 12): two servers with a catalogue in Redis, and pools in Redis and MongoDB."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ trust_network = true
 
 
 class Deployment:
-    """Two servers; each pool has a flavor of its own, and a queue ``in-POOL``."""
+    """Two servers; each pool has its own flavor and a queue ``in-POOL``."""
 
     def __init__(self, opened: ExitStack) -> None:
         self.catalogue = opened.enter_context(RedisServer())
@@ -53,7 +53,7 @@ def deployment() -> Iterator[Deployment]:
 
 
 def test_queues_of_two_stores_are_used_by_two_servers(deployment: Deployment) -> None:
-    """What one posts the other claims, and a claim that its server does not outlive is anybody's again."""
+    """Messages can be claimed through the other server, and also after a restart of a server."""
 
     def claimed(queue: str, server: int) -> Any:
         answer = deployment.ask("POST", f"/v2/queues/{queue}/claims", {"ttl": 60, "grace": 60}, server)
@@ -74,7 +74,7 @@ def test_queues_of_two_stores_are_used_by_two_servers(deployment: Deployment) ->
 
 
 def test_what_is_posted_in_every_pool_is_delivered(deployment: Deployment) -> None:
-    """Deliveries lie where their queue is; one that was deleted is made anew beside them."""
+    """A pool's deliveries are stored with the queue, also for a queue that was deleted and created again."""
     with Sink() as sink:
         for name in deployment.stores:
             sink.subscribe(deployment.servers[0].url, f"in-{name}", f"/{name}")
@@ -88,7 +88,7 @@ def test_what_is_posted_in_every_pool_is_delivered(deployment: Deployment) -> No
 
 
 def test_a_pool_that_is_gone_takes_its_own_queues_alone(deployment: Deployment) -> None:
-    """503 for these, within the store's patience; when it is back, all that was stored there is."""
+    """Requests for the pool's queues fail with 503 in time; its messages are available after its return."""
     deployment.post("in-quick", "kept")
     deployment.post("in-safe", 1)
     deployment.stores["safe"].kill()

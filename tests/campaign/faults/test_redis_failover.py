@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masters of Redis that are replaced on order while posts go on: nothing acknowledged is lost, and posts soon succeed.
+"""Manual failovers of Redis masters during posts: no acknowledged message is lost, and posts soon succeed.
 
-``ZQ_FAILOVER_RUNS`` says how many failovers each group has to go through, 1 without it; with
-``-o log_cli=true --log-cli-level=INFO`` pytest tells the figures of each.
+``ZQ_FAILOVER_RUNS`` is the number of failovers of each group, by default 1; with ``-o log_cli=true
+--log-cli-level=INFO`` pytest shows the results of each.
 """
 
 import logging
@@ -31,13 +31,15 @@ from zq.storage.redis import failover
 LOG = logging.getLogger(__name__)
 RUNS = int(os.environ.get("ZQ_FAILOVER_RUNS", "1"))
 IDS = ["valkey", "redis"][: len(BINARIES)]
-# Seconds for which posts may fail: what is promised is measured where somebody asks for many runs.
+# Maximum seconds for which posts may fail: the documented bound is checked only with many runs.
 MOST = 3.0 if RUNS > 1 else 30.0
 
 
 def in_replicas(master: RedisServer) -> bool:
-    """Whether a replica has all that the master has, now or soon: replication is asynchronous, and whoever orders a
-    failover before that loses what was acknowledged."""
+    """Return whether a replica has all data of the master, now or soon.
+
+    Replication is asynchronous: an earlier failover would lose acknowledged messages.
+    """
     with admin(master) as client:
         client.ping()
         return bool(client.wait(1, 4000))
@@ -56,17 +58,17 @@ def run_through(group: Group) -> None:
 
 @pytest.mark.parametrize("binary", BINARIES, ids=IDS)
 def test_an_ordered_failover_by_sentinels_loses_nothing(binary: str | None):
-    """One replica, default options, load all the time. The Sentinel that leads is not even named in the URI."""
+    """The group has one replica, default options and constant load. The leading Sentinel is not in the URI."""
     run_through(SentinelGroup(binary, told=2))
 
 
 def test_an_ordered_failover_of_a_cluster_loses_nothing():
-    """CLUSTER FAILOVER, likewise."""
+    """The failover is requested by CLUSTER FAILOVER."""
     run_through(ClusterGroup())
 
 
-def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
-    """It slept through a whole failover, and the old master would still take what it writes."""
+def test_stopped_server_queries_the_master_before_it_writes():
+    """The server was stopped during the whole failover, and the old master would still accept its writes."""
     with SentinelGroup(stubborn=True) as group, ZqServer(group.uri) as server:
         posts, former = Posts(server.url), group.master
         with posts.running():
@@ -82,14 +84,14 @@ def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
 
 
 def ours(server: RedisServer) -> int:
-    """Connections of zq that it has."""
+    """Return the number of zq's connections to the server."""
     with admin(server) as client:
         return sum(found["name"] == "zq" for found in client.client_list())
 
 
 @pytest.mark.parametrize("binary", BINARIES, ids=IDS)
 def test_no_connection_is_left_to_a_master_that_was_replaced(binary: str | None):
-    """Those that wait for what is told neither, before it knows that it is none; an open store serves on every verb."""
+    """Connections for notifications are closed, too, while the old master still considers itself the master."""
     with SentinelGroup(binary, sentinels=1, told=1, stubborn=True) as group:
         scene = open_scene(group.uri)
         follower = Follower(scene.storage, "acme")

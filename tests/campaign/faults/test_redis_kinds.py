@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redis behind Sentinels and as a cluster: every verb, failover, and slots that move."""
+"""Redis with Sentinels and as a cluster: all operations, failover, and slot migration."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ DEADLINE = 60.0
 
 
 def until_served(work: Callable[[], Any]) -> Any:
-    """Repeat while the store is unavailable."""
+    """Repeat the work while the store is unavailable."""
     deadline = time.monotonic() + DEADLINE
     while True:
         try:
@@ -48,7 +48,7 @@ def unless_unavailable(work: Callable[[], T]) -> T | None:
 
 @pytest.fixture(params=BINARIES, ids=IDS)
 def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, RedisServer, str]]:
-    """A master, its replica, and the URI of their Sentinel."""
+    """Start a master, its replica and a Sentinel, and yield the servers and the URI."""
     with ExitStack() as stack:
         master = stack.enter_context(RedisServer(request.param, "--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(RedisServer(request.param, "--replicaof", "127.0.0.1", str(master.port)))
@@ -66,7 +66,7 @@ def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, Redis
 
 
 def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
-    """Acknowledged with wait_replicas, so kept when the master dies; afterwards all verbs work on the new one."""
+    """Messages acknowledged with wait_replicas survive the master's death, and the new master serves all operations."""
     master, _, uri = watched
     scene = open_scene(uri, wait_replicas=1)
     round_trip(scene.at("other"))
@@ -88,14 +88,14 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
 
 
 def told(scene: Scene, follower: Follower, project: str = "acme") -> None:
-    """A batch of the project is told, if not the first one."""
+    """Wait until the follower is notified of a batch of the project."""
     log = Log(scene.storage, scene.clock, project)
     wait_for(lambda: follower.receives(until_served(log.publish)[0], project), DEADLINE, "a batch is told")
 
 
 @pytest.mark.parametrize("binary", BINARIES, ids=IDS)
 def test_a_master_without_replicas_says_so(binary: str | None):
-    """With min-replicas-to-write 1 and none connected: at start and later nobody is told that it does not answer."""
+    """With min-replicas-to-write 1 and no replica, the error names the replicas instead of a timeout."""
     with RedisServer(binary) as server:
         scene = open_scene(server.uri)
         admin(server).config_set("min-replicas-to-write", 1)
@@ -108,10 +108,10 @@ def test_a_master_without_replicas_says_so(binary: str | None):
         scene.storage.close()
 
 
-def test_whoever_may_lose_what_is_not_replicated_is_warned(
+def test_missing_replication_setting_is_warned_of(
     watched: tuple[RedisServer, RedisServer, str], caplog: pytest.LogCaptureFixture
 ):
-    """At the start, behind Sentinels; not where one of the two options is set, nor without Sentinels."""
+    """The server warns at its start behind Sentinels unless one of the two options is set."""
     master, _, uri = watched
 
     def warned(address: str, **options: int) -> bool:
@@ -136,7 +136,7 @@ def test_a_wrong_masters_name_is_told(watched: tuple[RedisServer, RedisServer, s
 
 @pytest.fixture(params=BINARIES, ids=IDS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[list[RedisServer]]:
-    """Two masters, each with half of the slots."""
+    """Start two masters, each with half of the slots."""
     with ExitStack() as stack:
         buses = [str(free_port()) for _ in range(2)]
         enabled = ("--cluster-enabled", "yes", "--cluster-port")
@@ -156,7 +156,7 @@ def uri_of(cluster: list[RedisServer]) -> str:
 
 
 def test_a_cluster_serves_every_verb(cluster: list[RedisServer]):
-    """Projects on both servers, moves of dead letters and the sweep included; a lost script cache is not noticed."""
+    """Operations on both servers work, including moves of dead letters and the sweep, after a script flush, too."""
     scene = open_scene(uri_of(cluster))
     rooms = [scene.at("jobs", project=f"p{at}") for at in range(8)]
     for room in rooms:
@@ -173,7 +173,7 @@ def test_a_cluster_serves_every_verb(cluster: list[RedisServer]):
 
 
 def half(cluster: list[RedisServer], key: bytes) -> tuple[int, int]:
-    """The slot of a key, and which server had it at first."""
+    """Return the slot of a key and the index of its original server."""
     slot = int(admin(cluster[0]).execute_command("CLUSTER", "KEYSLOT", key))
     return slot, 0 if slot < SLOTS // 2 else 1
 
@@ -183,7 +183,7 @@ def names(cluster: list[RedisServer]) -> list[str]:
 
 
 def serves(node: RedisServer, key: bytes) -> bool:
-    """Return whether the server says that it has the slot of the key."""
+    """Return whether the server reports that it has the key's slot."""
     try:
         return bool(admin(node).exists(key))
     except MovedError:
@@ -191,7 +191,7 @@ def serves(node: RedisServer, key: bytes) -> bool:
 
 
 def move(cluster: list[RedisServer], key: bytes, count: int = 1000) -> None:
-    """Begin to migrate the slot of a key to the other server, and move up to ``count`` of its keys there."""
+    """Start to migrate the slot of a key to the other server, and move up to ``count`` of its keys."""
     slot, at = half(cluster, key)
     known = names(cluster)
     source, target = admin(cluster[at]), admin(cluster[1 - at])
@@ -223,8 +223,11 @@ def test_a_slot_that_moved_is_followed(cluster: list[RedisServer]):
 
 
 def test_a_slot_that_never_arrives_holds_up_its_projects_for_the_timeout(cluster: list[RedisServer]):
-    """While a slot migrates, verbs that need one key find it on either server. Scripts need several: they wait, and are
-    refused within the timeout with a sentence. Other projects are served."""
+    """During a slot migration only operations on several keys fail, and other projects are served.
+
+    Operations on one key find it on either server. Scripts need several keys: they wait, and fail within the timeout
+    with an error message.
+    """
     scene = open_scene(uri_of(cluster))
     posted = scene.post(3)
     other = scene.at("jobs", project="other")
@@ -245,7 +248,7 @@ def test_a_slot_that_never_arrives_holds_up_its_projects_for_the_timeout(cluster
 
 @pytest.mark.parametrize("stage", ["begun", "half moved", "all moved"])
 def test_a_slot_that_moves_within_the_timeout_fails_no_verb(cluster: list[RedisServer], stage: str):
-    """Whatever part of its keys has moved: posts, pops, claims and depths wait until the slot has its new server."""
+    """Posts, pops, claims and depths wait for the end of the migration, whatever part of the keys has moved."""
     scene = open_scene(uri_of(cluster))
     posted = scene.post(20)
     key = layout.keys(scene.queue).names
@@ -264,8 +267,10 @@ def test_a_slot_that_moves_within_the_timeout_fails_no_verb(cluster: list[RedisS
 
 
 def test_valkey_moves_a_slot_in_one_step_under_load(cluster: list[RedisServer]):
-    """``CLUSTER MIGRATESLOTS`` there and back, beside posts, claims with settlement and commits of the project: no verb
-    fails, and no message is lost or doubled."""
+    """``CLUSTER MIGRATESLOTS`` in both directions fails no operation, and no message is lost or duplicated.
+
+    Posts, claims with settlement and commits of the project run at the same time.
+    """
     if admin(cluster[0]).info("server").get("valkey_version", "0") < "9":
         pytest.skip("CLUSTER MIGRATESLOTS needs Valkey 9")
     scene = open_scene(uri_of(cluster))
@@ -312,8 +317,11 @@ def test_valkey_moves_a_slot_in_one_step_under_load(cluster: list[RedisServer]):
 
 
 def test_topics_of_a_cluster_are_told_wherever_they_move(cluster: list[RedisServer]):
-    """One reader for each server that has a followed project. A slot that goes to the other server is followed, a
-    server that was away is heard again, and those of the other one are told meanwhile."""
+    """Notifications follow a migrated slot, and resume after an outage of a server.
+
+    The store has one reader for each server with a followed project; the other server's projects are notified during
+    the outage.
+    """
     scene = open_scene(uri_of(cluster))
     before = readers()
     homes = {half(cluster, batches.keys(name)[0])[1]: name for name in (f"p{at}" for at in range(50))}
@@ -337,7 +345,7 @@ def test_topics_of_a_cluster_are_told_wherever_they_move(cluster: list[RedisServ
 
 
 def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
-    """A dead server: its projects answer within the timeout, and again once it is back (empty: it kept nothing)."""
+    """The projects of a dead server fail within the timeout, and work again after its restart without data."""
     scene = open_scene(uri_of(cluster))
     rooms = [scene.at("jobs", project=f"p{at}") for at in range(8)]
     for room in rooms:
@@ -354,7 +362,7 @@ def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
 
 
 def test_a_silent_server_of_a_cluster_holds_up_nobody_else(cluster: list[RedisServer]):
-    """Its projects fail within the timeout, the others are served, and all are when it answers again."""
+    """Projects on the stopped server fail within the timeout, others are served, and all work after it resumes."""
     scene = open_scene(uri_of(cluster))
     rooms = [scene.at("jobs", project=f"p{at}") for at in range(6)]
     posted = [room.post(1) for room in rooms]
@@ -383,7 +391,7 @@ def test_many_threads_share_a_cluster(cluster: list[RedisServer]):
 
 
 def test_a_cluster_must_be_called_one(cluster: list[RedisServer]):
-    """A plain URI to one of its servers is refused with the way out, and a plain server called a cluster too."""
+    """A plain URI of a cluster is rejected with the solution, and so is a cluster URI of a plain server."""
     with pytest.raises(StartRefused, match="cluster=true"):
         connect(cluster[0].uri, {"timeout": TIMEOUT})
     with RedisServer() as plain, pytest.raises((StartRefused, Unavailable), match=str(plain.port)):

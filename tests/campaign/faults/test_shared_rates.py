@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rate of a project that several servers, or several workers of one, keep together (tenancy 10).
+"""The rate limit of a project across several servers, or several workers of one server (tenancy 10).
 
-``tests/unit/test_rates.py`` tests the exact sharing with a clock of its own.
+``tests/unit/test_rates.py`` tests the exact sharing with a manual clock.
 """
 
 import contextlib
@@ -16,21 +16,21 @@ from tests.faults.test_tenants_of_a_server import Deployment
 from tests.servers import ZqServer, ask
 from tests.stores import Stores
 
-# Requests a second of a project.
+# Requests per second of a project.
 RATE = 100
-# Seconds until servers share the rate, length of a window in which answers are counted, and the number of windows.
+# Seconds until servers share the rate, length of a window in which responses are counted, and number of windows.
 SETTLED, WINDOW, WINDOWS = 2.0, 6.0, 10
 CONFIG = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
-# The same of the workers of one server.
+# Corresponding values for the workers of one server.
 WORKERS_RATE, WORKERS_SETTLED, WORKERS_WINDOW, WORKERS_WINDOWS = 30, 5.0, 5.0, 8
 
 
 @pytest.mark.parametrize("kind", ["redis", "mongodb"])
 def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: Stores, tmp_path: Path) -> None:
-    """More is asked of each than all may give: from two seconds on they give the rate together, within 10 %.
+    """Three servers under excess load together grant the rate within 10 % after two seconds.
 
-    Each has a burst of two seconds when it is first asked, which is over by then only if that much was asked for: so on
-    a machine that is too busy to ask, or to exchange every second, a later window counts.
+    Each server starts with a burst of two seconds, which only sufficient load uses up. A machine that is too busy for
+    that, or for an exchange every second, may reach the rate in a later window.
     """
     uri = stores.empty(kind, tmp_path, "a")
     headers = bearer(uri, "acme")
@@ -58,7 +58,7 @@ def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: St
 
 
 def test_processes_of_one_store_keep_a_rate_together(tmp_path: Path, stores: Stores) -> None:
-    """Two workers of one server keep the rate of a project, in the first window in which the machine can exceed it."""
+    """Two workers of a server share the project's rate, in the first window in which the load exceeds it."""
     deployment = Deployment(tmp_path, "gunicorn", stores.empty("redis", tmp_path, "a"))
     deployment.write(requests=WORKERS_RATE, workers=2)
     moments: list[float] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crowds of clients that are slow or silent, do not read their answer, or send tiny chunks: others are served."""
+"""Crowds of clients that are slow or silent, do not read responses, or send tiny chunks; other clients are served."""
 
 import statistics
 import threading
@@ -18,8 +18,11 @@ from tests.servers import ZqServer, ask
 def test_slow_clients_of_every_kind_hold_up_nobody(
     begin: Callable[..., ZqServer],  # noqa: F811
 ) -> None:
-    """64 half heads, 64 half bodies, 1,010 silent sockets and 70 unread answers at once, and again as they are closed:
-    health and posts go on, most answers long before a deadline. gunicorn leaves slow clients to its proxy."""
+    """Health checks and posts succeed, most of them quickly, despite slow clients and while these are closed.
+
+    The slow clients are 64 partial heads, 64 partial bodies, 1,010 silent sockets and 70 unread responses. With
+    gunicorn, a proxy must handle slow clients.
+    """
     server = begin({})
     fill(server, "large")
     kinds = {
@@ -41,8 +44,7 @@ def test_slow_clients_of_every_kind_hold_up_nobody(
 def test_a_flood_of_tiny_chunks_holds_up_nobody(
     begin: Callable[..., ZqServer],  # noqa: F811
 ) -> None:
-    """16 bodies of 130,000 chunks of one byte each, sent at once: the server answers others meanwhile, and these in
-    time."""
+    """The server answers others and the senders in time, despite 16 bodies of 130,000 one-byte chunks."""
     server = begin({})
     head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}Transfer-Encoding: chunked\r\n\r\n"
     start = b'{"messages":[{"body":"'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests without a credential, many or large: they cost less than a request that is served, and stop no tenant."""
+"""Requests without a credential, many or large: they cost less than valid requests and block no tenant."""
 
 import contextlib
 import socket
@@ -17,13 +17,13 @@ CONFIG = "[DEFAULT]\nauth_strategy = token\n"
 
 
 def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -> None:
-    """In processor time of the server, though its body is 300 times as large: the body is not read."""
+    """The refusal uses less processor time although the body is 300 times as large, because the body is not read."""
     uri = f"rocksdb://{tmp_path}/store"
     credential = new_token(uri, "acme")
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
 
         def cost(body: bytes, header: str, count: int) -> float:
-            """Seconds of a processor for each of so many; strangers have an address of their own, which is shut out."""
+            """Return the processor seconds for each request; strangers have their own address, which is blocked."""
             source = ("127.0.0.1" if header else "127.0.0.2", 0)
             head = f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             head += f"Client-ID: {CLIENT}\r\nConnection: close\r\n{header}\r\n"
@@ -41,7 +41,7 @@ def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -
         mine = f"Authorization: Bearer {credential}\r\n"
         cost(small, mine, 50)
         tries = []
-        for _ in range(5):  # of a machine that is busy the best
+        for _ in range(5):  # the best value counts on a busy machine
             tries.append(cost(b"x" * BODY, "", 400) / cost(small, mine, 400))
             if tries[-1] < 1:
                 return
@@ -49,9 +49,10 @@ def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -
 
 
 def test_strangers_with_large_bodies_do_not_stop_a_tenant(engine: str, tmp_path: Path) -> None:
-    """Eight of them, as fast as they can: each request of the tenant is answered, and no message of theirs is there.
+    """Eight strangers send large bodies without a pause, but all requests of the tenant succeed.
 
-    The tenant is known before: from an address that fails too often nobody new is let in.
+    No message of the strangers is stored. The tenant is known before, because an address with too many failures cannot
+    authenticate new tokens.
     """
     uri = f"rocksdb://{tmp_path}/store"
     credential = new_token(uri, "acme")

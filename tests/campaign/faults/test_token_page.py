@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of ``api-ref/authentication.md``, as a shell runs them."""
+"""The commands of ``api-ref/authentication.md``, run by a shell."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.reader import SHELL, succeed
 
 
 def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
-    """``api-ref/authentication.md``: on a store that no server has open."""
+    """The commands of ``api-ref/authentication.md`` work on a store that no server has open."""
     store = f"export OS_STORAGE__URI=rocksdb://{tmp_path}/store\n"
     printed = succeed([*SHELL, store + only("api-ref/authentication.md", "sh")], tmp_path).splitlines()
     assert [len(line) for line in (printed[0], printed[-1])] == [64, 64]

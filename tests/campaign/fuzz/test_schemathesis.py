@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""100,000 requests generated from the OpenAPI document, in parts that can be run by themselves.
+"""100,000 requests generated from the OpenAPI document, in parts that can run separately.
 
-``ZQ_REQUESTS`` is the number of requests, ``ZQ_SEED`` the seed. Each part takes some of the operations, whose order
-the seed shuffles: a run that ends early has still tested other operations than the run of the day before.
+``ZQ_REQUESTS`` is the number of requests, ``ZQ_SEED`` the seed. Each part covers some of the operations in an order
+shuffled by the seed, so that interrupted runs of different days cover different operations.
 """
 
 import os
@@ -21,13 +21,13 @@ from tests.stores import Stores
 pytestmark = pytest.mark.slow
 
 REQUESTS = int(os.environ.get("ZQ_REQUESTS") or 100_000)
-# Requests of one part, at most.
+# Maximum number of requests in a part.
 PART = 5_000
 PARTS = max(1, -(-REQUESTS // PART))
 
 
 def shuffled() -> list[tuple[Any, GenerationMode]]:
-    """Return every operation with right and with wrong requests, in an order that the seed decides."""
+    """Return every operation with valid and with invalid requests, in an order determined by the seed."""
     pairs = [(each, GenerationMode.POSITIVE) for each in RIGHT] + [(each, GenerationMode.NEGATIVE) for each in WRONG]
     Random(SEED).shuffle(pairs)
     return pairs
@@ -40,7 +40,7 @@ EACH = max(1, REQUESTS // len(OPERATIONS))
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_generated_requests_are_answered_as_the_document_says(part: int, stores: Stores, tmp_path: Path) -> None:
-    """No answer of 500 or more, a documented status, headers and body that conform to their schemas."""
+    """Each response is below 500 and has a documented status, and its headers and body conform to their schemas."""
     failed = []
     with opened_store(stores, tmp_path) as store:
         for operation, mode in OPERATIONS[part::PARTS]:

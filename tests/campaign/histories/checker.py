@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history checker: what in a history cannot be. One function per rule, each with its law (``laws.md``).
+"""The history checker, with one function for each rule and its law (``laws.md``).
 
-A rule reports a violation only where ``violations`` leaves no way out; so a violation is proof, and silence is not.
+A rule reports a violation only if ``violations`` excludes every valid explanation: a violation is proof, but no
+violation is not.
 """
 
 from bisect import bisect_left
@@ -19,17 +20,17 @@ FINISHER = "finisher"
 
 
 def check_history(calls: Sequence[Call]) -> list[Violation]:
-    """Everything in the history that breaks a law."""
+    """Return all violations of the laws in the history."""
     history = History(calls)
     strange = list(strangers(history))
     if strange:
-        return strange  # nothing else can be said of messages that nobody posted
+        return strange  # no other rule can judge messages that were never posted
     rules = (holders, late_holders, ghosts, too_early, half_posts, gaps, order, stuck, quiet_order, counts)
     return [violation for rule in rules for violation in rule(history)]
 
 
 def strangers(history: History) -> Iterator[Violation]:
-    """L8: an answer shows only messages of its own project and queue, and only posted ones."""
+    """Yield responses with messages that were not posted or belong to another project or queue (L7, L8)."""
     for name, calls in history.sightings.items():
         if name not in history.posts:
             yield Violation("L7", f"{name} was never posted.", (calls[0],))
@@ -39,7 +40,7 @@ def strangers(history: History) -> Iterator[Violation]:
 
 
 def holders(history: History) -> Iterator[Violation]:
-    """L2: of two that were given the same message, one must have lost it for sure before the other's call ended."""
+    """Yield messages that two consumers had at the same time (L2, L3)."""
     for holding in history.by_claim.values():
         yield from holding.wrong
     for name, holdings in history.holdings.items():
@@ -57,7 +58,7 @@ def holders(history: History) -> Iterator[Violation]:
 
 
 def late_holders(history: History) -> Iterator[Violation]:
-    """L2: only the holder deletes. A delete that is ok for anyone else must have found the message gone."""
+    """Yield deletions of a message under the claim of another consumer or an expired claim (L2)."""
     for name, calls in history.removals.items():
         for call in calls:
             if call.verb != "delete" or call.outcome != OK:
@@ -72,16 +73,17 @@ def late_holders(history: History) -> Iterator[Violation]:
 
 
 def was_there(history: History, name: str, delete: Call) -> bool:
-    """Whether nothing but this delete can have removed a message that somebody once held."""
+    """Return whether only this deletion can have removed the message."""
     others = [call for call in history.removals[name] if call is not delete]
     others += history.unsure.get(("pop", delete.queue), ())
     return delete.end < history.expires_at_earliest(name) and all(call.start > delete.end for call in others)
 
 
 def ghosts(history: History) -> Iterator[Violation]:
-    """L3: no answer shows a message that was removed, or had expired, before the question.
+    """Yield responses with messages that were removed or expired before the request (L3).
 
-    A delete of what has expired removes nothing, and a claim that began before may still be under way and revive it.
+    Deleting an expired message removes nothing, and a claim that began earlier may still be in flight and revive the
+    message.
     """
     for name, calls in history.sightings.items():
         removals = [call for call in history.removals.get(name, ()) if call.outcome == OK]
@@ -96,7 +98,7 @@ def ghosts(history: History) -> Iterator[Violation]:
 
 
 def too_early(history: History) -> Iterator[Violation]:
-    """L4: nothing delayed is claimed, popped or shown as free before its moment."""
+    """Yield delayed messages that were claimed, popped or listed as ready too early (L4)."""
     for name, calls in history.sightings.items():
         due = history.posts[name].start + history.terms[name].delay - TOLERANCE
         for call in calls:
@@ -107,16 +109,16 @@ def too_early(history: History) -> Iterator[Violation]:
 
 
 def half_posts(history: History) -> Iterator[Violation]:
-    """L7: a post that failed left nothing. (One that was half stored shows as a gap.)"""
+    """Yield messages of failed posts (L7). A partly stored post appears as a gap."""
     for name, calls in history.sightings.items():
         if history.posts[name].outcome == FAILED:
             yield Violation("L7", f"{name} is there although its post failed.", (history.posts[name], calls[0]))
 
 
 def gaps(history: History) -> Iterator[Violation]:
-    """L1, L6, L7: a walk by markers that came to the end has shown, once, whatever was there when it asked.
+    """Yield messages that a complete walk by markers did not show exactly once (L1, L6, L7).
 
-    What nobody sees later either is lost, or is in a lost answer of a pop.
+    A message that no later response shows is lost, or was in the lost response of a pop.
     """
     names = defaultdict(list)
     for name in history.posts:
@@ -148,10 +150,10 @@ def gaps(history: History) -> Iterator[Violation]:
 def passed_over(
     history: History, names: Sequence[str], walk: Sequence[Call], shown: dict[str, Call]
 ) -> Iterator[tuple[str, Call]]:
-    """Messages that a walk should have shown, each with the page by which it should have.
+    """Yield the messages that a walk should have shown, each with the page that should have shown it.
 
-    A page that is not full is an end of the queue. What was stored before the walk asked for it, and cannot have gone
-    before the answer, is on it or on an earlier page.
+    A page that is not full is the end of the queue. It or an earlier page must have each message that was stored before
+    the request and cannot have been removed before the response.
     """
     ends = [page for page in walk if len(page.seen) < page.limit]
     starts = [page.start for page in ends]
@@ -164,7 +166,7 @@ def passed_over(
 
 
 def order(history: History) -> Iterator[Violation]:
-    """L5, L7: a walk shows a producer's posts in their order, and each post in one piece in its own order."""
+    """Yield posts that a walk shows in the wrong order or interrupted by other posts of the producer (L5, L7)."""
     numbers: dict[str, tuple[str, int, int]] = {}
     counted: dict[tuple[str, QueueRef], int] = defaultdict(int)
     for call in history.calls:
@@ -189,10 +191,10 @@ def order(history: History) -> Iterator[Violation]:
 
 
 def stuck(history: History) -> Iterator[Violation]:
-    """L1: when all claims are over, whatever is listed can be claimed.
+    """Yield listed messages that cannot be claimed although all claims have ended (L1).
 
-    Unless a call whose answer was lost has come late: a pop after the listing, a claim after the last listing, by which
-    the finisher would have found and released it.
+    A call with a lost response may explain them: a pop after the listing, or a claim after the last listing; the
+    finisher would have released earlier claims.
     """
     drains = [call for call in history.calls if call.worker == FINISHER and call.verb == "claim"]
     ends: dict[QueueRef, float] = {call.queue: call.end for call in drains}
@@ -213,9 +215,10 @@ def stuck(history: History) -> Iterator[Violation]:
 
 
 def quiet_order(history: History) -> Iterator[Violation]:
-    """L5: a single claimer on a quiet queue meets in the order of the listing what is in its first place.
+    """Yield messages that a single consumer of a quiet queue claimed out of order (L5).
 
-    That is what was posted without delay and never claimed, or was released each time while the claim lived.
+    The rule covers messages that keep their position: posted without delay, and never claimed or always released before
+    the claim expired.
     """
     ranks: dict[str, int] = {}
     for walk in history.walks.values():
@@ -239,7 +242,7 @@ def quiet_order(history: History) -> Iterator[Violation]:
 
 
 def counts(history: History) -> Iterator[Violation]:
-    """Each hand-out counts once (extensions 1, "States"), where the target tells the count."""
+    """Yield wrong claim counts, if the target reports them (extensions 1, "States")."""
     for name, holdings in history.holdings.items():
         told = [(holding.call, count_of(name, holding.call)) for holding in holdings]
         possible = len(told) + len(history.unsure.get(("claim", home(name)), ()))

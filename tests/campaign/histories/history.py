@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many workers asked of one store, and when: what the history checker reads.
+"""The calls of many workers on one store and their times, as input of the history checker.
 
-Every call is kept with its start and its end on CLOCK_MONOTONIC, which all processes of a machine share, and with its
-outcome. A call took effect, if it did, at one instant between the two; nothing more is known, and ``checker`` draws
-only conclusions that hold for every choice of those instants. ``load`` makes the calls, ``targets`` carries them out.
+Every call has its start and end on CLOCK_MONOTONIC, which all processes of a machine share, and its outcome. A call
+took effect, if at all, at one instant between start and end; ``checker`` draws only conclusions that hold for every
+such instant. ``load`` makes the calls, ``targets`` executes them.
 """
 
 import time
@@ -16,26 +16,26 @@ from zq.model import QueueRef
 T = TypeVar("T")
 
 OK = "ok"
-# It surely had no effect.
+# The call certainly had no effect.
 FAILED = "failed"
-# The answer was lost or was a 503: the effect came, or did not, or comes a little later.
+# The response was lost or was a 503: the call may take effect, also a little later.
 UNKNOWN = "unknown"
 
 
 class Refused(Exception):
-    """The store said no: the call changed nothing."""
+    """The store rejected the call, which had no effect."""
 
 
 class Away(Exception):
-    """Nobody listened: the call never reached the store."""
+    """The connection was refused: the call never reached the store."""
 
 
 class Unsure(Exception):
-    """The call may have happened."""
+    """The call may have taken effect."""
 
 
 class New(NamedTuple):
-    """A message to post. Its body is its name, which is unique: ``project/queue/producer/serial``."""
+    """A message to post. Its body is its unique name: ``project/queue/producer/serial``."""
 
     name: str
     ttl: float
@@ -43,7 +43,7 @@ class New(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A message in an answer; ``claim`` if the answer showed one, ``count`` -1 where the target does not tell."""
+    """A message in a response; ``claim`` may be "", and ``count`` is -1 if the target does not report it."""
 
     name: str
     id: str
@@ -52,26 +52,26 @@ class Seen(NamedTuple):
 
 
 def home(name: str) -> QueueRef:
-    """The queue that a message was posted to."""
+    """Return the queue to which a message was posted."""
     project, queue, _ = name.split("/", 2)
     return QueueRef(project, queue)
 
 
 class Target(Protocol):
-    """The verbs that workers use. Each may raise ``Refused``, ``Away`` and ``Unsure``."""
+    """The operations of workers. Each may raise ``Refused``, ``Away`` and ``Unsure``."""
 
     def prepare(self, queue: QueueRef, *, delayed: bool) -> None:
-        """Create the queue, so that its messages may have delays."""
+        """Create the queue; if ``delayed``, its messages may have delays."""
         ...
 
     def remove(self, queue: QueueRef) -> None:
-        """Delete the queue with all that is left in it."""
+        """Delete the queue and its messages."""
         ...
 
     def post(self, queue: QueueRef, messages: Sequence[New]) -> None: ...
 
     def claim(self, queue: QueueRef, ttl: float, grace: float, limit: int) -> tuple[str, list[Seen]]:
-        """The claim's id and its messages; ("", []) if there was nothing."""
+        """Return the claim's id and its messages; ("", []) if no message was ready."""
         ...
 
     def renew(self, queue: QueueRef, claim: str, ttl: float, grace: float) -> None: ...
@@ -83,13 +83,13 @@ class Target(Protocol):
     def pop(self, queue: QueueRef, limit: int) -> list[Seen]: ...
 
     def page(self, queue: QueueRef, marker: str, limit: int, *, free: bool) -> tuple[list[Seen], str]:
-        """A page after ``marker`` ("" = from the start) and the next marker. ``free``: only what nobody holds back."""
+        """Return a page after ``marker`` ("" is the start) and the next marker; if ``free``, only ready messages."""
         ...
 
 
 @dataclass(slots=True)
 class Call:
-    """One call. ``posted`` and ``seen`` are the messages that went in and came out; ``name`` is what was deleted."""
+    """A call; ``posted`` and ``seen`` are its input and output messages, ``name`` is the deleted message."""
 
     verb: str
     queue: QueueRef
@@ -105,7 +105,7 @@ class Call:
     grace: float = 0
     limit: int = 0
     reader: str = ""
-    """Of a page: the walk by markers that it is part of; "" for a page that shows only what is free."""
+    """The walk by markers to which a page belongs; "" for a page of only ready messages."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -119,7 +119,10 @@ class Call:
 
 
 class Client:
-    """One worker's hand on a target; every call goes into ``calls``, which clients may share. None = no answer."""
+    """A worker's client of a target that appends every call to ``calls``, which clients may share.
+
+    A method returns None if there was no response.
+    """
 
     def __init__(self, target: Target, worker: str, calls: list[Call]) -> None:
         self.worker = worker
@@ -167,7 +170,7 @@ class Client:
         return self._carry_out(call, pop)
 
     def page(self, queue: QueueRef, marker: str, limit: int, reader: str = "") -> tuple[list[Seen], str] | None:
-        """One step of the walk ``reader``, which shows everything; without it, what is free."""
+        """Read a page of the walk ``reader``, which shows all messages; without it, only ready ones."""
         call = Call("page", queue, self.worker, limit=limit, reader=reader)
 
         def page() -> tuple[list[Seen], str]:
@@ -178,7 +181,7 @@ class Client:
         return self._carry_out(call, page)
 
     def _carry_out(self, call: Call, action: Callable[[], T]) -> T | None:
-        """Do it and write it down, except for a call that never arrived; a post that never arrived is a failed one."""
+        """Execute and record a call; omit a call that never arrived, unless it is a post, which counts as failed."""
         call.start = time.monotonic()
         try:
             answer = action()

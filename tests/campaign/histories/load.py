@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workers of a history: producers, claimers, poppers, readers and strangers, side by side for a bounded time.
+"""The workers of a history: producers, claimers, poppers, readers and strangers, in parallel for a bounded time.
 
-Two projects use the same queue names. ``work`` has all kinds of workers and delays; ``log`` has producers and a reader
-alone, so that nothing hides what a reader by markers misses. Each worker is a thread; a crew is what one process runs.
+Two projects use the same queue names. ``work`` has all kinds of workers and delays; ``log`` has only producers and a
+reader, so that messages that a reader misses are noticed. Each worker is a thread; a crew consists of the workers of
+one process.
 """
 
 import itertools
@@ -25,19 +26,19 @@ from zq.storage import connect
 PROJECTS = ("acme", "umbrella")
 # Ttl and grace of the claims of a drain.
 GRIP = 60
-# Seconds after its claim's end at which a late holder comes back.
+# Seconds after the end of a claim at which a late consumer returns.
 LATENESS = 0.15
-# What each worker takes at least, however long it takes: time alone proves nothing on a slow machine.
+# Minimum number of turns of each worker, because a time alone proves nothing on a slow machine.
 TURNS = 20
-# Seconds in which a process must have opened the store.
+# Seconds within which a process must have opened the store.
 START = 90.0
-# Seconds in which it must have taken them.
+# Seconds within which a worker must have taken its turns.
 OVERTIME = 90.0
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How long things live and how fast workers go. Of the pairs one is taken at random; ``pace`` is in seconds."""
+    """Ttls, delays and pauses of workers. One value of a tuple is chosen at random; ``pace`` is in seconds."""
 
     message_ttls: tuple[float, ...]
     claim_ttls: tuple[float, ...]
@@ -46,32 +47,32 @@ class Profile:
     pace: float
     page: int = 20
     posts: int = 20000
-    """What one producer posts at most, in messages."""
+    """Maximum number of messages of a producer."""
     patience: float = LINGER + 5
-    """Seconds beyond the longest delay in which a drain must have met everything, late effects of lost calls too."""
+    """Seconds after the longest delay within which a drain must find all messages; lost calls may have late effects."""
     refused_ttl: float | None = None
-    """A message ttl that the target refuses; None if it refuses nothing."""
+    """A message ttl that the target rejects; None if it rejects no ttl."""
 
 
-# Some claims last: on a busy machine those of a second lapse before they are renewed.
+# Some claims are long: on a busy machine, claims of a second expire before their renewal.
 STORAGE = Profile(message_ttls=(2, 5, 3600, 3600), claim_ttls=(1, 2, 10), delays=(0, 0, 0, 1, 3), grace=1, pace=0.01)
 HTTP = Profile(
     message_ttls=(60, 3600), claim_ttls=(60, 300), delays=(0, 0, 0, 1, 3), grace=60, pace=0.02, refused_ttl=1
 )
-# For a store whose clock runs at ``BRISK_SPEED``: the seconds are those of the test.
+# For a store whose clock runs at ``BRISK_SPEED``; the values are seconds of the test.
 BRISK_SPEED = 10
 BRISK = Profile(message_ttls=(0.3, 600), claim_ttls=(0.2, 0.3), delays=(0, 0, 0.3), grace=0.1, pace=0.002, patience=1)
 
 
 def queues(project_suffix: str = "") -> list[QueueRef]:
-    """Those of one run: ``project_suffix`` ends its project ids."""
+    """Return the queues of a run; ``project_suffix`` is the end of its project ids."""
     return [QueueRef(project + project_suffix, name) for project in PROJECTS for name in ("work", "log")]
 
 
 class Shift:
-    """How long workers work: for so many seconds, or until somebody sets ``until`` (on the monotonic clock) to now.
+    """The working time: a number of seconds, or until ``end`` is called.
 
-    However short that is, each worker takes ``TURNS`` turns, if ``OVERTIME`` is enough for them.
+    Each worker takes at least ``TURNS`` turns, if ``OVERTIME`` is sufficient.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -86,7 +87,7 @@ class Shift:
 
 
 class Worker(ABC):
-    """Takes turns on one queue while its shift goes on."""
+    """A worker that takes turns on one queue during its shift."""
 
     def __init__(self, target: Target, profile: Profile, shift: Shift, queue: QueueRef, number: int) -> None:
         self.calls: list[Call] = []
@@ -98,7 +99,7 @@ class Worker(ABC):
         self.random = random.Random(self.name)
 
     def run(self) -> list[Call]:
-        """Work; the calls."""
+        """Work, and return the calls."""
         self.begin()
         turns = 0
         while self.shift.goes_on(turns) and self.turn() is not False:
@@ -108,18 +109,18 @@ class Worker(ABC):
         return self.calls
 
     def begin(self) -> None:  # noqa: B027 (most have nothing to do)
-        """What is to do before the first turn."""
+        """Prepare the first turn."""
 
     @abstractmethod
     def turn(self) -> bool | None:
-        """One unit of work; False ends it."""
+        """Do one unit of work; return False to stop."""
 
     def finish(self) -> None:  # noqa: B027 (most have nothing to do)
-        """What is left to do after the last turn."""
+        """Finish the work after the last turn."""
 
 
 class Producer(Worker):
-    """Posts one to five messages at a time, and now and then a batch of which the last message is refused."""
+    """A producer that posts one to five messages at a time, and sometimes a batch with a rejected last message."""
 
     def begin(self) -> None:
         self.serials = itertools.count()
@@ -140,18 +141,18 @@ class Producer(Worker):
 
 
 class Recorder(Producer):
-    """Posts to a log: nothing is delayed, nothing expires."""
+    """A producer of a log: its messages have no delay and do not expire."""
 
     def message(self) -> New:
         return super().message()._replace(ttl=max(self.profile.message_ttls), delay=0)
 
 
 class Claimer(Worker):
-    """Claims a few messages, then does one of the things that holders do; some come back after their claim's end."""
+    """A consumer that claims a few messages and settles them in different ways, sometimes after the claim's end."""
 
     def begin(self) -> None:
         self.late: list[tuple[float, str, list[Seen]]] = []
-        """Who comes back, when: the moment, the claim and what it held."""
+        """Late returns: time, claim, and its messages."""
 
     def turn(self) -> bool | None:
         while self.late and self.late[0][0] < time.monotonic():
@@ -179,7 +180,7 @@ class Claimer(Worker):
         self.delete_some(claim, held, ttl)
 
     def release(self, claim: str, held: list[Seen], ttl: float) -> None:
-        """And come back at once, too late."""
+        """Release the claim, and sometimes use it again too late."""
         self.client.release(self.queue, claim)
         if self.random.random() < 0.3:
             self.come_late(claim, held)
@@ -188,7 +189,7 @@ class Claimer(Worker):
         self.late = sorted([*self.late, (time.monotonic() + ttl + LATENESS, claim, held)])
 
     def come_late(self, claim: str, held: list[Seen]) -> None:
-        """A late holder tries everything; it must not take a message from anyone."""
+        """Use an expired claim, which must not affect other consumers."""
         doing = self.random.randrange(3)
         if doing == 0:
             self.client.renew(self.queue, claim, max(self.profile.claim_ttls), self.profile.grace)
@@ -199,7 +200,7 @@ class Claimer(Worker):
 
 
 class Popper(Worker):
-    """Pops, at leisure, so that something is left to claim."""
+    """A consumer that pops slowly, so that messages are left to claim."""
 
     def turn(self) -> bool | None:
         self.client.pop(self.queue, self.random.randint(1, 3))
@@ -208,7 +209,7 @@ class Popper(Worker):
 
 
 class Reader(Worker):
-    """Walks by markers, everything shown, and reads on to the end when its time is over."""
+    """A reader that walks by markers over all messages, and reads to the end after its time is over."""
 
     def begin(self) -> None:
         self.marker = ""
@@ -225,7 +226,7 @@ class Reader(Worker):
 
 
 class Stranger(Worker):
-    """Looks at what is free and deletes it by id in the other project, which must do nothing, or under no claim."""
+    """A client that deletes ready messages by id, without a claim or in the other project, which has no effect."""
 
     def turn(self) -> bool | None:
         page = self.client.page(self.queue, "", self.profile.page)
@@ -239,20 +240,20 @@ class Stranger(Worker):
         return None
 
 
-# On each queue ``work``.
+# Workers on each queue ``work``.
 CREW = [Producer, Producer, Claimer, Claimer, Claimer, Popper, Popper, Reader, Stranger]
-# On each queue ``log``.
+# Workers on each queue ``log``.
 SCRIBES = [Recorder, Recorder, Recorder, Reader]
 
 
 def neighbour(project: str) -> str:
-    """The other project of the same run."""
+    """Return the other project of the run."""
     one, other = PROJECTS
     return project.replace(one, other) if project.startswith(one) else project.replace(other, one)
 
 
 def roster(project_suffix: str) -> list[tuple[type[Worker], QueueRef, int]]:
-    """All workers of a run: what they are, where, and their numbers."""
+    """Return all workers of a run: class, queue and number."""
     kinds = {"work": CREW, "log": SCRIBES}
     return [(kind, queue, number) for queue in queues(project_suffix) for number, kind in enumerate(kinds[queue.name])]
 
@@ -260,7 +261,7 @@ def roster(project_suffix: str) -> list[tuple[type[Worker], QueueRef, int]]:
 def labour(
     target: Target, profile: Profile, shift: Shift, share: int = 0, shares: int = 1, project_suffix: str = ""
 ) -> list[Call]:
-    """Let every ``shares``-th worker work in a thread of its own; their calls."""
+    """Run every ``shares``-th worker in its own thread and return their calls."""
     chosen = roster(project_suffix)[share::shares]
     workers = [kind(target, profile, shift, queue, number) for kind, queue, number in chosen]
     with ThreadPoolExecutor(len(workers)) as threads:
@@ -273,15 +274,16 @@ def prepare(target: Target, project_suffix: str = "") -> None:
 
 
 def clear(target: Target, project_suffix: str) -> None:
-    """Remove what is left of a run that was checked."""
+    """Remove the queues of a run that was checked."""
     for queue in queues(project_suffix):
         target.remove(queue)
 
 
 def finish(target: Target, profile: Profile, project_suffix: str = "", quiet: float = 0) -> list[Call]:
-    """On the quiet store: list everything, release every claim that a listing shows, and claim until all was met.
+    """List all messages of the quiet store, release all claims, and claim until all messages were found.
 
-    ``quiet`` seconds lie between the releases and the claims: so long a server may overlook what another one released.
+    ``quiet`` is the number of seconds between releases and claims: a server may overlook another server's release for
+    that time.
     """
     calls: list[Call] = []
     client = Client(target, FINISHER, calls)
@@ -295,13 +297,13 @@ def finish(target: Target, profile: Profile, project_suffix: str = "", quiet: fl
 
 
 def release_held(client: Client, queue: QueueRef, listed: Sequence[Seen], own: set[str]) -> None:
-    """Give back what a listing shows in the hands of any claim but one's ``own``."""
+    """Release all claims of a listing that are not in ``own``."""
     for claim in {message.claim for message in listed if message.claim} - own:
         client.release(queue, claim)
 
 
 def walk(client: Client, queue: QueueRef, limit: int, which: str) -> list[Seen]:
-    """The whole listing; a page without an answer is asked for again."""
+    """Return the whole listing; repeat a page without a response."""
     listed: list[Seen] = []
     marker, full = "", True
     while full:
@@ -312,10 +314,10 @@ def walk(client: Client, queue: QueueRef, limit: int, which: str) -> list[Seen]:
 
 
 def drain(client: Client, queue: QueueRef, profile: Profile, listed: Sequence[Seen]) -> None:
-    """Claim until all were met that are still there, or until patience ends: the rest is stuck.
+    """Claim until all remaining messages were found or the time is over; the rest is stuck.
 
-    A claim whose answer was lost may take effect after the first listing and hold what it took for minutes. So each
-    further listing releases what it shows in such hands.
+    A claim with a lost response may take effect after the first listing and hold its messages for minutes. Each further
+    listing therefore releases such claims.
     """
     deadline = time.monotonic() + max(profile.delays) + profile.patience
     met: set[str] = set()
@@ -332,7 +334,7 @@ def drain(client: Client, queue: QueueRef, profile: Profile, listed: Sequence[Se
 
 
 def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, project_suffix: str = "") -> list[Call]:
-    """``labour`` for so long, shared by processes, each with the store opened for itself before any begins."""
+    """Run ``labour`` in several processes; each opens the store before any of them starts."""
     spawn = get_context("spawn")
     crews = []
     try:
@@ -357,7 +359,7 @@ def labour_apart(uri: str, profile: Profile, seconds: float, processes: int, pro
 
 
 def crew_main(pipe: Connection, uri: str, profile: Profile, share: int, shares: int, project_suffix: str) -> None:
-    """What a process of ``labour_apart`` does."""
+    """Run the workers of one process of ``labour_apart``."""
     with StorageTarget(connect(uri)) as target:
         pipe.send([])
         pipe.send(labour(target, profile, Shift(pipe.recv()), share, shares, project_suffix))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that take their time: half-sent heads, half-sent bodies, answers that nobody reads.
+"""Slow clients: partial heads, partial bodies, and responses that are not read.
 
-They come from an address of their own of this machine, 127.0.0.2: a bound on the connections of one peer is theirs.
+They use the address 127.0.0.2, so that a limit on the connections of one peer affects only them.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from tests.servers import CLIENT, ask
 HEADS = 64
 BODIES = 64
 UNREAD = 70
-# Characters of a message: an answer with ten of them fits into no socket's buffers.
+# Characters of a message: a response with ten such messages exceeds all socket buffers.
 LARGE = 200_000
 PEER = "127.0.0.2"
 PROJECT = "loiterers"
@@ -24,7 +24,7 @@ LISTING = "/v2/queues/large/messages?limit=10&echo=true"
 
 
 def furnish(url: str) -> None:
-    """Make the queue whose listing nobody will read."""
+    """Create the queue whose listing is never read."""
     for _ in range(10):
         answer = ask(url, "POST", "/v2/queues/large/messages", {"messages": [{"body": "x" * LARGE}]}, headers=IDENTITY)
         assert answer.status == 201, answer
@@ -37,9 +37,9 @@ def head(method: str, path: str, more: str = "") -> bytes:
 
 
 def loiter(port: int, sent: bytes) -> socket.socket:
-    """A connection over which something is sent, and no more, and nothing is read."""
+    """Open a connection, send some bytes, and read nothing."""
     made = socket.socket()
-    with contextlib.suppress(OSError):  # a server may have had enough of this peer
+    with contextlib.suppress(OSError):  # a server may reject this peer
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.settimeout(2)
         made.bind((PEER, 0))
@@ -50,7 +50,7 @@ def loiter(port: int, sent: bytes) -> socket.socket:
 
 @contextlib.contextmanager
 def loitering(url: str) -> Iterator[None]:
-    """A crowd of them at one server, for as long as the block lasts."""
+    """Keep a crowd of slow clients connected to a server within the block."""
     port = urlsplit(url).port
     assert port is not None
     half_head = head("POST", "/v2/queues/small/messages")[:40]

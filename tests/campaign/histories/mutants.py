@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the engine over a store in memory: controllers with one fault each, which the history checker must find.
+"""Mutants of the engine in memory: controllers with one fault each, which the history checker must find.
 
-Each fault is one that a driver could really have: two steps where one is needed, a check that was forgotten, an answer
-that comes without the deed. Those that need a race make it likely by a short sleep between the two steps.
+Each fault is realistic for a driver: two steps instead of one atomic step, a missing check, a success response without
+an effect. Mutants that need a race make it likely by a short sleep between the two steps.
 """
 
 import itertools
@@ -45,7 +45,7 @@ from zq.storage.ordered.store import Store
 
 # Seconds between two steps that should be one.
 RACE = 0.003
-# A fault that needs no race happens once in so many calls.
+# Number of calls between two faults that need no race.
 EVERY = 15
 # More messages than a queue of a test has.
 MANY = 100_000
@@ -56,7 +56,7 @@ Mutant = type[MessageController] | type[ClaimController]
 
 
 class EngineInMemory(OrderedStorage):
-    """The engine over a store in memory; ``mutant`` is the controller that takes the place of a sound one."""
+    """The engine in memory with a ``mutant`` instead of the correct controller."""
 
     def __init__(self, mutant: Mutant | None = None, expiry: Expiry | None = None) -> None:
         store = MemoryStore()
@@ -68,19 +68,19 @@ class EngineInMemory(OrderedStorage):
 
 
 class NowAndThen:
-    """Counts calls, each once in ``EVERY`` of which goes wrong. Calls of several threads may be counted as one."""
+    """A counter of calls, of which one in ``EVERY`` has a fault. Concurrent calls may be counted as one."""
 
     _calls = 0
 
     def now_and_then(self) -> bool:
-        """Whether this call is one of those that go wrong."""
+        """Count the call and return whether it has a fault."""
         self._calls += 1
         return self._calls % EVERY == 0
 
 
 @contextmanager
 def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, QueueState, Change]]:
-    """A change to a queue that exists and has no groups, under its lock; committed in the end."""
+    """Yield a change to an existing queue without groups, under its lock; commit it at the end."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         assert state is not None
         change = Change(store, 0)
@@ -89,7 +89,7 @@ def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, Queu
 
 
 def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[ReadyMessage]:
-    """What is ready, without doing anything with it."""
+    """Return the ready messages without changing them."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         return take(store, state, limit, layout.ms(now), Change(store, layout.ms(now))) if state is not None else []
 
@@ -97,7 +97,7 @@ def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> 
 def hold_all(
     handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[ReadyMessage], now: Seconds
 ) -> ClaimResult:
-    """Claim these messages, whoever has claimed them since they were read."""
+    """Claim these messages, even if another consumer has claimed them since they were read."""
     moment = layout.ms(now)
     with changing(handle, queue) as (store, state, change):
         for sequence, record in locate(store, state, [record.id for _, record, _ in taken], moment):
@@ -108,7 +108,7 @@ def hold_all(
 
 
 class NonAtomicClaim(ClaimController):
-    """L2: reads what is ready, then marks it, and does not look again in between."""
+    """A claim that reads ready messages and marks them without a second check (L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         taken = ready_of(self._handle, queue, request.limit, now)
@@ -117,7 +117,7 @@ class NonAtomicClaim(ClaimController):
 
 
 class NonAtomicPop(MessageController):
-    """L3: two poppers read the same messages before either removes them; claimers may come between."""
+    """A pop that reads messages before it removes them: two pops may return the same messages (L3)."""
 
     def pop(self, queue: QueueRef, limit: int, now: Seconds, *_: object) -> Messages:
         taken, moment = ready_of(self._handle, queue, limit, now), layout.ms(now)
@@ -129,10 +129,10 @@ class NonAtomicPop(MessageController):
 
 
 class LatePost(MessageController):
-    """Posts under a counter that was read in a step before."""
+    """A post with a sequence that an earlier step has read."""
 
     def post_from(self, queue: QueueRef, sequence: int, drafts: Sequence[Draft], now: Seconds) -> None:
-        """Store them with the sequences that follow this one, whatever the queue's counter says."""
+        """Store the drafts with the sequences after `sequence`, and ignore the queue's counter."""
         with changing(self._handle, queue) as (_, state, change):
             tally = change._tallies[state] = structs.replace(state.tally, sequence=sequence)
             for draft in drafts:
@@ -141,7 +141,7 @@ class LatePost(MessageController):
 
 
 class CounterRace(LatePost):
-    """L6: takes sequences from a counter, and shows the messages only later: a higher sequence may be there before."""
+    """A post that reserves sequences and stores messages later: a higher sequence may be visible before (L6)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         with changing(self._handle, queue) as (_store, state, _change):
@@ -152,7 +152,7 @@ class CounterRace(LatePost):
 
 
 class SharedCounter(LatePost):
-    """L6: two posts read the same counter, and one of them overwrites the messages of the other."""
+    """Two posts that read the same counter: one overwrites the messages of the other (L6)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         with changing(self._handle, queue) as (_store, state, _change):
@@ -162,7 +162,7 @@ class SharedCounter(LatePost):
 
 
 class DeafDelete(NowAndThen, MessageController):
-    """L3: a delete that answers ok and does nothing."""
+    """A deletion that reports success without an effect (L3)."""
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, *_: object
@@ -172,7 +172,7 @@ class DeafDelete(NowAndThen, MessageController):
 
 
 class Undead(MessageController):
-    """L3: listings show what has expired, until it is removed."""
+    """A listing that shows expired messages until they are removed (L3)."""
 
     def list(
         self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds, *_: object
@@ -181,7 +181,7 @@ class Undead(MessageController):
 
 
 class Impatient(ClaimController):
-    """L4: claims do not look at the delay."""
+    """A claim that ignores delays (L4)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment = layout.ms(now)
@@ -196,7 +196,7 @@ class Impatient(ClaimController):
 
 
 class TornPost(NowAndThen, MessageController):
-    """L7: a post that fails half-way and leaves what it had stored."""
+    """A post that fails half-way and leaves its stored messages (L7)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         if len(drafts) > 1 and self.now_and_then():
@@ -206,7 +206,7 @@ class TornPost(NowAndThen, MessageController):
 
 
 class RefusedPost(NowAndThen, MessageController):
-    """L7: a post that is surely refused and leaves messages nevertheless."""
+    """A post that is rejected but leaves messages (L7)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         super().post(queue, drafts, now)
@@ -215,7 +215,7 @@ class RefusedPost(NowAndThen, MessageController):
 
 
 class LostPost(NowAndThen, MessageController):
-    """L1: a post that answers ok and stores nothing."""
+    """A post that reports success and stores nothing (L1)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         if not self.now_and_then():
@@ -223,14 +223,14 @@ class LostPost(NowAndThen, MessageController):
 
 
 class LostRelease(NowAndThen, ClaimController):
-    """L1: what is released is nobody's, and is never ready again."""
+    """A release after which messages are not claimed, but never ready again (L1)."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         super().release(queue, claim, now, 36_000 if self.now_and_then() else delay)
 
 
 class RememberedClaims(ClaimController):
-    """Remembers which messages each claim was given."""
+    """A controller that remembers the messages of each claim."""
 
     def __init__(self, *parts: object) -> None:
         super().__init__(*parts)
@@ -244,7 +244,7 @@ class RememberedClaims(ClaimController):
 
 
 class LateRelease(RememberedClaims):
-    """L2: a release takes its former messages away from whoever holds them now."""
+    """A release that takes its former messages away from their current consumer (L2)."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         moment = layout.ms(now)
@@ -254,7 +254,7 @@ class LateRelease(RememberedClaims):
 
 
 class LateDelete(MessageController):
-    """L2: whoever knows the id deletes, whatever claim holds the message."""
+    """A deletion by id that ignores claims (L2)."""
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, *_: object
@@ -266,7 +266,7 @@ class LateDelete(MessageController):
 
 
 class LateRenewal(RememberedClaims):
-    """L2: a renewal brings a claim back that had ended, whoever took its messages meanwhile."""
+    """A renewal that revives an expired claim, although others have claimed its messages (L2)."""
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, *_: object) -> None:
         moment = layout.ms(now)
@@ -276,7 +276,7 @@ class LateRenewal(RememberedClaims):
 
 
 class LateHandle(ClaimController):
-    """L2: a handle is good for ever, whoever was handed the message since."""
+    """A handle that stays valid after the message was claimed again (L2)."""
 
     def handle(
         self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, *_: object
@@ -290,7 +290,7 @@ class LateHandle(ClaimController):
 
 
 class DeafHandle(NowAndThen, ClaimController):
-    """L3: now and then a message is said to be deleted, and is not."""
+    """A handle operation that sometimes reports a deletion without an effect (L3)."""
 
     def handle(
         self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, *_: object
@@ -299,14 +299,14 @@ class DeafHandle(NowAndThen, ClaimController):
 
 
 class Backwards(MessageController):
-    """L5: stores the messages of a post in reverse."""
+    """A post that stores its messages in reverse order (L5)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         super().post(queue, drafts[::-1], now)
 
 
 class PieceByPiece(MessageController):
-    """L7: other posts come between the messages of one."""
+    """A post that is interrupted by other posts (L7)."""
 
     def post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, *_: object) -> None:
         for draft in drafts:
@@ -315,7 +315,7 @@ class PieceByPiece(MessageController):
 
 
 class LastInFirstOut(ClaimController):
-    """L5: claims begin at the wrong end."""
+    """A claim that begins with the last message (L5)."""
 
     def __init__(self, *parts: object) -> None:
         super().__init__(*parts)
@@ -328,7 +328,7 @@ class LastInFirstOut(ClaimController):
 
 
 class LeakyTenants(MessageController):
-    """L8: a pop that finds nothing takes from another project."""
+    """A pop that takes messages of another project if its queue is empty (L8)."""
 
     def pop(self, queue: QueueRef, limit: int, now: Seconds, *_: object) -> Messages:
         other = queue._replace(project=PROJECTS[queue.project])
@@ -336,7 +336,7 @@ class LeakyTenants(MessageController):
 
 
 class CarelessId(MessageController):
-    """L8, seen as a loss: a delete finds a message by its id in any project."""
+    """A deletion that finds a message by id in any project, which appears as a loss (L8)."""
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, *_: object
@@ -346,7 +346,7 @@ class CarelessId(MessageController):
 
 
 class DoubleCount(ClaimController):
-    """A renewal counts as a hand-out."""
+    """A renewal that increases the claim count."""
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, *_: object) -> None:
         super().renew(queue, lease, now)

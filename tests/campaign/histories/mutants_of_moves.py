@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the engine that settle and move with one fault each, which a token ring must find."""
+"""Mutants of the engine's settlements and moves with one fault each, which a token ring must find."""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Copying(Change):
 
 
 class CopyThenDelete(NowAndThen, MessageController):
-    """L7: two steps, the copy first; whoever comes between takes the message where it was."""
+    """A move in two steps, the copy first: another consumer may claim the original in between (L7)."""
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, *_: object) -> Sequence[str]:
         moment, refs = layout.ms(now), target_queues(queue, moves)
@@ -45,7 +45,7 @@ class CopyThenDelete(NowAndThen, MessageController):
 
 
 class DeleteThenCopy(NowAndThen, ClaimController):
-    """L1: two steps, the deletion first; some die in between."""
+    """A move in two steps, the deletion first: sometimes it stops in between (L1)."""
 
     def settle(
         self,
@@ -66,7 +66,7 @@ class DeleteThenCopy(NowAndThen, ClaimController):
 
 
 class IdleSettle(NowAndThen, ClaimController):
-    """L7: now and then leaves a move undone, and says nothing of it."""
+    """A settlement that sometimes omits a move without reporting it (L7)."""
 
     def settle(
         self,
@@ -83,7 +83,7 @@ class IdleSettle(NowAndThen, ClaimController):
 
 
 class ForgottenKey(NowAndThen, MessageController):
-    """A request that was repeated, since its answer was lost, is carried out twice."""
+    """A repeated post, after a lost response, that is executed twice."""
 
     def post(
         self,
@@ -99,7 +99,7 @@ class ForgottenKey(NowAndThen, MessageController):
 
 
 class FreeForAll(NowAndThen, ClaimController):
-    """L2: a message that was moved is left behind as well, where it may be claimed beside the moved one."""
+    """A move that leaves the original, which can be claimed in parallel to the moved message (L2)."""
 
     def settle(
         self,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the engine's topics with one fault each, which the checker of what readers saw must find.
+"""Mutants of the engine's topics with one fault each, which the checker of readers must find.
 
-They are served over HTTP, in this process. Now and then a post is carried out and never answered.
+They are served over HTTP in this process. Sometimes a post is executed and never answered.
 """
 
 import socket
@@ -29,7 +29,7 @@ Mutant = type[TopicController]
 
 @contextmanager
 def served(mutant: Mutant) -> Iterator[str]:
-    """The URL of a server whose store is the engine in memory, with this controller of topics."""
+    """Start a server on the engine in memory with this topic controller, and yield its URL."""
 
     def connect(_: str) -> EngineInMemory:
         storage = EngineInMemory()
@@ -44,7 +44,7 @@ def served(mutant: Mutant) -> Iterator[str]:
 
 
 class Forgetful(NowAndThen):
-    """The application, which now and then answers nothing to a post that it has carried out."""
+    """An application that sometimes executes a post without answering it."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self._app = app
@@ -57,12 +57,12 @@ class Forgetful(NowAndThen):
 
 
 def set_last(log: Log, last: int) -> None:
-    """Have the log's counter say that this was the last sequence. The caller holds the log's lock."""
+    """Set the log's last sequence. The caller holds the log's lock."""
     log.view = log.view._replace(record=structs.replace(log.view.record, last=last))
 
 
 class CounterRace(TopicController):
-    """Takes the sequences in one step, and shows the batch only later."""
+    """A publish that reserves sequences first and stores the batch later."""
 
     def publish(
         self,
@@ -93,7 +93,7 @@ class CounterRace(TopicController):
 
 
 class SharedCounter(NowAndThen, TopicController):
-    """Two posts may read the same counter."""
+    """A publish that sometimes reads the same counter as another publish."""
 
     def publish(self, topic: TopicRef, *arguments: Any) -> int:
         with self._handle as (_, registry):
@@ -105,14 +105,14 @@ class SharedCounter(NowAndThen, TopicController):
 
 
 class ForgottenKey(TopicController):
-    """A post that is repeated, since its answer was lost, is stored twice."""
+    """A repeated publish, after a lost response, that is stored twice."""
 
     def publish(self, topic: TopicRef, entries: Sequence[Entry], now: Seconds, retention: Retention, *_: object) -> int:
         return super().publish(topic, entries, now, retention)
 
 
 class PieceByPiece(TopicController):
-    """Other posts come between the messages of one, whose ids are answered as if they had not."""
+    """A publish that is interrupted by others, although its response has consecutive ids."""
 
     def publish(
         self,
@@ -130,7 +130,7 @@ class PieceByPiece(TopicController):
 
 
 class Overlooks(TopicController):
-    """A read that reaches the end of the log misses the last batch, and goes on behind it."""
+    """A read at the end of the log that omits the last batch and continues after it."""
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         found = super().read(project, after, limit, pattern)
@@ -138,7 +138,7 @@ class Overlooks(TopicController):
 
 
 class ReadsAgain(TopicController):
-    """A read has its last batch twice."""
+    """A read that returns its last batch twice."""
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         found = super().read(project, after, limit, pattern)
@@ -146,7 +146,7 @@ class ReadsAgain(TopicController):
 
 
 class LostPost(NowAndThen, TopicController):
-    """Answers that a post is stored, and drops it."""
+    """A publish that reports success and drops the batch."""
 
     def publish(self, topic: TopicRef, entries: Sequence[Entry], *arguments: Any) -> int:
         with self._handle as (_, registry):
@@ -160,7 +160,7 @@ class LostPost(NowAndThen, TopicController):
 
 
 class LeakyPattern(TopicController):
-    """A pattern that means too much."""
+    """A pattern that matches too much."""
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         return super().read(project, after, limit, Pattern(pattern.text.replace(".us", ".**")))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What befalls servers and stores while a history is made: each nemesis does its harm to a deployment and mends it.
+"""Faults of servers and stores during a history: each nemesis harms a deployment and repairs it.
 
-``ZQ_NEMESES`` names those that are wanted, with commas between them (default: all that the store can have).
+``ZQ_NEMESES`` selects some by name, separated by commas (default: all for the store).
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from tests.servers import Lost, ZqServer, ask, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 WANTED = [name for name in os.environ.get("ZQ_NEMESES", "").split(",") if name]
-# Seconds after which every server must be ready again, on a machine that has much else to do.
+# Seconds within which every server must be ready again on a busy machine.
 MENDED_WITHIN = 90.0
-# Seconds for which a process stands still.
+# Seconds for which a process is stopped.
 STOPPED = 2.0
 CUTS = 4
-# Seconds for which the answers of the store are late.
+# Seconds for which the responses of the store are late.
 SLOWED = 2.5
 LATE = 0.3
-# Seconds for which slow clients stay, at least.
+# Minimum seconds for which slow clients stay.
 LOITERED = 2.0
-# Seconds in which a request must be answered beside them, on a machine that has much else to do.
+# Seconds within which another request must be answered on a busy machine.
 PATIENCE = 20.0
 LASTING = ("--appendonly", "yes", "--appendfsync", "always")
 ENGINES = ("gunicorn", "granian", "gunicorn")
@@ -41,13 +41,13 @@ ENGINES = ("gunicorn", "granian", "gunicorn")
 
 @dataclass
 class Deployment:
-    """Servers on one store. ``wires`` are those between each server and the store, if they are the tests'."""
+    """Servers on one store; ``wires`` are the test's proxies between servers and store, if any."""
 
     servers: list[ZqServer]
     store: StoreServer | None = None
     wires: list[Wire] = field(default_factory=list)
     sentinel: StoreServer | None = None
-    """Which watches the ``pair`` of a master and its replica."""
+    """The Sentinel of the ``pair`` of a master and its replica."""
     pair: Sequence[RedisServer] = ()
 
     @property
@@ -55,13 +55,13 @@ class Deployment:
         return [server.url for server in self.servers]
 
     def mended(self) -> None:
-        """Return when every server can serve again."""
+        """Return when every server is ready again."""
         for server in self.servers:
             wait_for(server.ready, MENDED_WITHIN, f"{server.url} is ready again:\n{server.output[-2000:]}")
 
 
 class Sentinel(RedisServer):
-    """A Sentinel whose vote is enough. Only an order makes it fail over: nothing that stands still is down so soon."""
+    """A Sentinel with a quorum of one that fails over only on request, because its timeout is long."""
 
     def __init__(self, master: RedisServer) -> None:
         super().__init__()
@@ -83,23 +83,23 @@ Nemesis = Callable[[Deployment], None]
 
 
 def kill(deployment: Deployment) -> None:
-    """SIGKILL to all of a zq server, which is started again."""
+    """Kill all processes of a zq server and restart it."""
     server = random.choice(deployment.servers)
     server.kill()
     server.start(MENDED_WITHIN)
 
 
 def stop(deployment: Deployment) -> None:
-    """A zq server stands still for a while, and then goes on with what it was doing."""
+    """Stop a zq server for a while, and resume it."""
     server = random.choice(deployment.servers)
     with server.frozen():
         time.sleep(STOPPED)
 
 
 def loiter(deployment: Deployment) -> None:
-    """Slow clients by the dozen at one server, which answers others all the same.
+    """Connect many slow clients to a server, and check that it answers others.
 
-    gunicorn needs a buffering proxy against them.
+    gunicorn needs a buffering proxy against slow clients.
     """
     server = random.choice([server for server in deployment.servers if server.engine == "granian"])
     furnish(server.url)
@@ -117,34 +117,34 @@ def loiter(deployment: Deployment) -> None:
 
 
 def stop_store(deployment: Deployment) -> None:
-    """The store stands still: connections are taken and never answered."""
+    """Stop the store, so that it accepts connections but never answers."""
     assert deployment.store is not None
     with deployment.store.frozen():
         time.sleep(STOPPED)
 
 
 def kill_store(deployment: Deployment) -> None:
-    """SIGKILL to the store, which keeps what it has acknowledged, and is started again."""
+    """Kill the store, which keeps acknowledged data, and restart it."""
     assert deployment.store is not None
     deployment.store.kill()
     deployment.store.start()
 
 
 def cut(deployment: Deployment) -> None:
-    """Connections to the store break, answers under way with them."""
+    """Break connections to the store, including connections with a response in flight."""
     for _ in range(CUTS):
         random.choice(deployment.wires).cut()
         time.sleep(0.2)
 
 
 def slow(deployment: Deployment) -> None:
-    """To one of the servers all that the store answers comes late."""
+    """Delay all responses of the store to one of the servers."""
     with random.choice(deployment.wires).slowed(LATE):
         time.sleep(SLOWED)
 
 
 def slow_start(deployment: Deployment) -> None:
-    """A server starts while all that the store answers it comes late, and serves so for a while."""
+    """Restart a server while all responses of the store to it are delayed, for a while longer."""
     server, wire = random.choice(list(zip(deployment.servers, deployment.wires, strict=True)))
     server.kill()
     with wire.slowed(LATE):
@@ -160,7 +160,7 @@ def alive(server: ZqServer) -> bool:
 
 
 def step_down(deployment: Deployment) -> None:
-    """The primary gives up its office; a set of one elects it again after a second."""
+    """Make the primary step down; a set with one member elects it again after a second."""
     store = deployment.store
     assert isinstance(store, MongoServer)
     with store.client() as client, contextlib.suppress(PyMongoError):
@@ -169,7 +169,7 @@ def step_down(deployment: Deployment) -> None:
 
 
 def fail_over(deployment: Deployment) -> None:
-    """A Sentinel is told to make the replica the master, as before the upgrade of a host; the old one follows it."""
+    """Make the Sentinel promote the replica, as before a host's upgrade; the old master follows it."""
     old = next(server for server in deployment.pair if role(server) == "master")
     wait_for(lambda: ordered(deployment.sentinel), MENDED_WITHIN, "the Sentinel takes the order")
     wait_for(lambda: role(old) == "slave", MENDED_WITHIN, "the master has stepped down")
@@ -177,7 +177,7 @@ def fail_over(deployment: Deployment) -> None:
 
 
 def ordered(sentinel: StoreServer | None) -> bool:
-    """Whether the Sentinel took the order to fail over: it has to find the replica good enough first."""
+    """Return whether the Sentinel accepted the failover: the replica must first be eligible."""
     assert sentinel is not None
     with admin(sentinel) as client, contextlib.suppress(redis.ResponseError):
         return bool(client.execute_command("SENTINEL", "FAILOVER", "main"))
@@ -199,7 +199,7 @@ OF_MONGODB: dict[str, Nemesis] = {
     **{"stop-store": stop_store, "kill-store": kill_store, "step-down": step_down, "cut": cut, "slow": slow},
     "slow-start": slow_start,
 }
-# What can befall a deployment of a kind. On ``mongodb-drawn``, all servers but the first one draw sequences.
+# Nemeses of each kind of deployment. On ``mongodb-drawn``, all servers except the first one draw sequences.
 NEMESES: dict[str, dict[str, Nemesis]] = {
     "rocksdb": {"kill": kill, "stop": stop, "slow-clients": loiter},
     "mongodb": OF_MONGODB,
@@ -218,7 +218,7 @@ def wanted(kind: str) -> dict[str, Nemesis]:
 
 
 def befall(deployment: Deployment, nemeses: dict[str, Nemesis], until: float, pause: float) -> list[str]:
-    """Each of them once, in any order, then again until the time is over; their names, as they came."""
+    """Apply each nemesis once in random order, repeat until the time is over, and return their names in order."""
     came: list[str] = []
     while nemeses and (not came or time.monotonic() < until):
         for name in random.sample(sorted(nemeses), len(nemeses)):
@@ -237,7 +237,7 @@ def befall(deployment: Deployment, nemeses: dict[str, Nemesis], until: float, pa
 
 @contextlib.contextmanager
 def deployed(kind: str, folder: Path) -> Iterator[Deployment]:
-    """Servers on an empty store of a kind (see ``NEMESES``)."""
+    """Start servers on an empty store of a kind (see ``NEMESES``)."""
     with ExitStack() as stack:
         if kind == "rocksdb":
             yield Deployment([stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine="granian"))])
@@ -254,7 +254,7 @@ def deployed(kind: str, folder: Path) -> Iterator[Deployment]:
 
 
 def watched(stack: ExitStack) -> Deployment:
-    """A master, a replica, a Sentinel, and servers that ask it."""
+    """Start a master, a replica, a Sentinel, and servers that use it."""
     master = stack.enter_context(RedisServer(None, *LASTING))
     replica = stack.enter_context(RedisServer(None, *LASTING, "--replicaof", "127.0.0.1", str(master.port)))
     wait_for(lambda: linked(replica), MENDED_WITHIN, "the replica follows")
@@ -266,7 +266,7 @@ def watched(stack: ExitStack) -> Deployment:
 
 
 def started(stack: ExitStack, uris: Sequence[str], env: Mapping[str, str] = MappingProxyType({})) -> list[ZqServer]:
-    """A server for each URI; all start at once. ``env``: variables of all servers but the first one."""
+    """Start a server for each URI at the same time. ``env`` has variables of all servers except the first one."""
     servers: list[ZqServer] = []
     for uri, engine in zip(uris, ENGINES, strict=True):
         servers.append(ZqServer(uri, engine=engine, env=env if servers else {}))

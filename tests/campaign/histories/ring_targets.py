@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ways to the same store for a token ring: the storage verbs, whose claims lapse in a second, and HTTP."""
+"""Access to a store for a token ring: by the storage API, with claims of a second, and over HTTP."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def body_of(token: Token) -> bytes:
 
 
 class StorageRing:
-    """An open store. Claims live for a second."""
+    """An open store with claims of a second."""
 
     claim_ttl = 1.0
 
@@ -104,7 +104,7 @@ def token_of(message: Message) -> Token:
 
 
 class HttpRing:
-    """Several servers on one store; each request goes to one of them, by chance."""
+    """Several servers on one store; each request goes to a random one."""
 
     claim_ttl = 60.0
 
@@ -144,7 +144,7 @@ class HttpRing:
         return [Token(*message["body"]) for message in everything]
 
     def _ask(self, method: str, path: str, document: object, key: str = "") -> dict | None:
-        """The answer's document; None if it has none."""
+        """Return the response's document, or None if it is empty."""
         headers = {"Idempotency-Key": key} if key else {}
         try:
             answer = ask(random.choice(self._urls), method, path, document, headers=headers)

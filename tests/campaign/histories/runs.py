@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The length of a history, its rounds, and the check against the laws L1 to L8.
 
-``ZQ_HISTORY_SECONDS`` is the working time for each store (default 12): a sixth of it on the storage verbs, the rest
+``ZQ_HISTORY_SECONDS`` is the working time for each store (default 12): a sixth of it with the storage API, the rest
 over HTTP.
 """
 
@@ -28,15 +28,15 @@ SERVERS = 3
 KILL_PAUSE = 1.0
 # Seconds between one nemesis and the next.
 NEMESIS_PAUSE = 0.5
-# Seconds for which servers of MongoDB may overlook a release by another server, with a margin.
+# Seconds for which a server on MongoDB may overlook a release by another server, with a margin.
 OVERLOOKED = 2.5
 # Seconds of work after which the queues are drained and checked, and new queues are used.
 ROUND_SECONDS = 60.0
-# Successful calls of each verb that a history must have.
+# Minimum number of successful calls of each operation in a history.
 MIN_CALLS = 5
-# Violations that a failure prints in full.
+# Maximum number of violations that a failure prints.
 MAX_PRINTED = 10
-# Characters of each server's output that a failure prints.
+# Maximum characters of each server's output that a failure prints.
 OUTPUT_LENGTH = 4000
 
 
@@ -46,7 +46,7 @@ def embedded(store_uri: str) -> bool:
 
 
 def assert_lawful(calls: Sequence[Call], what: str = "") -> None:
-    """Fail if a law was broken, or if the history has too few calls to prove anything."""
+    """Fail if a law was broken, or if the history has too few calls for a result."""
     shown = ("claim", "pop", "page")
     done = Counter(call.verb for call in calls if call.outcome == OK and (call.seen or call.verb not in shown))
     assert all(done[verb] >= MIN_CALLS for verb in (*shown, "post", "renew", "release", "delete")), done
@@ -64,7 +64,7 @@ def rounds(seconds: float) -> Iterator[tuple[str, float]]:
 def checked_round(
     deployment: Deployment, target: HttpTarget, nemeses: dict[str, Nemesis], seconds: float, project_suffix: str = ""
 ) -> None:
-    """Make a history over HTTP while each nemesis does its harm at least once, then check it."""
+    """Make a history over HTTP while each nemesis acts at least once, then check it."""
     prepare(target, project_suffix)
     shift = Shift(float("inf"))
     with ThreadPoolExecutor(1) as beside:
@@ -78,7 +78,7 @@ def checked_round(
 
 
 def kill_in_turn(servers: Sequence[ZqServer], until: float) -> None:
-    """Kill and restart one server after the other until a moment on the monotonic clock."""
+    """Kill and restart one server after the other until a time on the monotonic clock."""
     while time.monotonic() + KILL_PAUSE < until:
         time.sleep(KILL_PAUSE)
         for server in servers:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishers and readers of one project's topics over several servers, any of which may be gone, and their checker.
+"""Publishers and readers of one project's topics over several servers, any of which may fail, and their checker.
 
-A publisher repeats a post under its key until it is acknowledged, so that in the end all that was published is known;
-each reader must have seen exactly that of it which it asked for, in the order of the ids.
+A publisher repeats a post with its key until it is acknowledged, so that all published messages are known at the end.
+Each reader must have received exactly the messages of its topics, ordered by id.
 """
 
 import itertools
@@ -21,9 +21,9 @@ ENGLISH = TOPICS[2:]
 EUROPEAN = TOPICS[:2]
 END = "the end"
 PUBLISHERS = 8
-# Seconds after which what was lost is tried again.
+# Seconds between attempts.
 PAUSE = 0.03
-# Seconds that publishers and readers get to come to their end.
+# Seconds within which publishers and readers must finish.
 PATIENCE = 30.0
 MOST_POSTS = 300
 
@@ -37,12 +37,12 @@ class Post(NamedTuple):
     bodies: Sequence[str]
 
 
-# A topic, and the bodies of a post.
+# A topic and the bodies of a post.
 Story = tuple[str, Sequence[str]]
 
 
 class Sight(NamedTuple):
-    """A message as a reader saw it."""
+    """A message that a reader has received."""
 
     id: int
     topic: str
@@ -50,7 +50,7 @@ class Sight(NamedTuple):
 
 
 class Traffic:
-    """Everybody who publishes to or reads from a project; a context manager that starts them and joins them."""
+    """All publishers and readers of a project; a context manager that starts and joins them."""
 
     def __init__(self, urls: Sequence[str], project: str, posts: int = MOST_POSTS, patience: float = PATIENCE) -> None:
         self.urls, self.project = urls, project
@@ -89,24 +89,24 @@ class Traffic:
         self.over.set()
 
     def _stories(self, name: str, posts: int) -> Iterator[Story]:
-        """One to five messages at a time, to any topic."""
+        """Yield posts of one to five messages to random topics."""
         for number in range(posts):
             if self.enough.is_set():
                 return
             yield random.choice(TOPICS), [f"{name}-{number}-{part}" for part in range(number % 5 + 1)]
 
     def finish(self) -> None:
-        """Let each publisher tell all its stories."""
+        """Wait until each publisher has published all its stories."""
         for publisher in self.publishers:
             publisher.join(self._patience)
 
     def wait_for_posts(self, count: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until `count` more posts are acknowledged."""
         goal = len(self.posts) + count
         wait_for(lambda: len(self.posts) >= goal, PATIENCE, f"{count} more posts")
 
     def violations(self) -> list[str]:
-        """What must not be, a sentence each."""
+        """Return a sentence for each violation."""
         stored = {id: (post.topic, body) for post in self.posts for id, body in zip(post.ids, post.bodies, strict=True)}
         found = [sentence for post in self.posts for sentence in torn(post)]
         if len(stored) != sum(len(post.ids) for post in self.posts):
@@ -122,13 +122,13 @@ class Traffic:
 
 
 def torn(post: Post) -> list[str]:
-    """The ids of a post follow each other without a gap."""
+    """Return an error if the ids of a post are not consecutive."""
     follow = [*range(post.ids[0], post.ids[0] + len(post.bodies))]
     return [] if list(post.ids) == follow else [f"a post got the ids {post.ids}"]
 
 
 class Publisher(threading.Thread):
-    """Publishes one story after another, each by any server, and again until it is acknowledged."""
+    """A publisher that posts each story to a random server until it is acknowledged."""
 
     def __init__(self, traffic: Traffic, name: str, stories: Iterable[Story]) -> None:
         super().__init__(daemon=True)
@@ -159,7 +159,7 @@ class Publisher(threading.Thread):
 
 
 class Reader(threading.Thread, ABC):
-    """Sees what is published to ``topics`` until it has seen the end of each."""
+    """A reader of ``topics`` that runs until it has received the end of each topic."""
 
     def __init__(self, traffic: Traffic, name: str, topics: Sequence[str]) -> None:
         super().__init__(daemon=True)
@@ -185,10 +185,10 @@ class Reader(threading.Thread, ABC):
 
     @abstractmethod
     def look(self, url: str) -> None:
-        """See some of what follows. Raises ``Lost``."""
+        """Receive some of the following messages. Raises ``Lost``."""
 
     def usable(self, answer: Answer) -> bool:
-        """Whether it was answered; the store may be away for a moment."""
+        """Return whether the response is a success; wait a moment after a 503."""
         if answer.status == 503:
             self._traffic.over.wait(PAUSE)
             return False
@@ -200,7 +200,7 @@ class Reader(threading.Thread, ABC):
         self._ends += message["body"] == END
 
     def violations(self, expected: Sequence[Sight]) -> list[str]:
-        """How what it has seen differs from what it should have."""
+        """Return the differences between received and expected messages."""
         if self.seen == expected and not self.gaps:
             return []
         told, seen = set(expected), set(self.seen)
@@ -217,9 +217,9 @@ class Reader(threading.Thread, ABC):
 
 
 class Follower(Reader):
-    """Reads a stream, leaves it after about ``stay`` messages and resumes it, at any server.
+    """A stream reader that disconnects after about ``stay`` messages and resumes on any server.
 
-    ``live``: it begins with what is published from then on.
+    If ``live``, the reader begins with messages that are published after its start.
     """
 
     def __init__(
@@ -230,7 +230,8 @@ class Follower(Reader):
         self._last = "" if live else "0"
 
     def look(self, url: str) -> None:
-        # Cut off before it has seen anything, the live one has missed nothing if it begins at the log's start.
+        # If the live reader was disconnected before its first message, it misses nothing by starting at the log's
+        # beginning.
         last = self._last or ("0" if self.began.is_set() else "")
         with Stream(url, self._path, last=last, project=self._traffic.project) as stream:
             if not self.usable(stream.answer):
@@ -248,7 +249,7 @@ class Follower(Reader):
 
 
 class Lister(Reader):
-    """Follows the pages of one topic, which wait for messages."""
+    """A reader of one topic's pages that waits for messages."""
 
     def __init__(self, traffic: Traffic, name: str, topic: str) -> None:
         super().__init__(traffic, name, [topic])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ways to the same store for the workers of a history: the storage verbs, and plain HTTP to several servers.
+"""Access to a store for the workers of a history: by the storage API, and over HTTP to several servers.
 
-The storage verbs take ttls of a second or two, so that claims and messages lapse while a test watches; HTTP, whose
-shortest ttl is a minute, proves the servers, and lets them be killed.
+The storage API accepts ttls of a second or two, so that claims and messages expire during a test. HTTP, with a minimum
+ttl of a minute, covers the servers, which can be killed.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.storage.api import Storage
 
 SWEEP_INTERVAL = 0.5
-# Seconds after which an answer counts as lost.
+# Seconds after which a response counts as lost.
 TIMEOUT = 20.0
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 
 
 class FastClock(StoreClock):
-    """Runs ``speed`` times as fast as real time, so that lives of whole seconds end while a short test watches."""
+    """A clock that runs ``speed`` times as fast as real time, so that ttls of whole seconds end in a short test."""
 
     def __init__(self, speed: int) -> None:
         super().__init__(time.time)
@@ -55,13 +55,13 @@ class FastClock(StoreClock):
         return round(self._began + self._speed * (time.time() - self._began), 3)
 
     def refresh(self) -> None:
-        """It follows no store."""
+        """Do nothing, because the clock follows no store."""
 
 
 class StorageTarget:
-    """An open store with a server's clock and upkeep beside it. Closing it closes the store.
+    """An open store with a server's clock and maintenance; closing it closes the store.
 
-    ``speed``: seconds of the store in a second of the test, in which all ttls and delays are given.
+    ``speed`` is the number of the store's seconds in a second of the test, which is the unit of all ttls and delays.
     """
 
     def __init__(self, storage: Storage, speed: int = 1) -> None:
@@ -72,7 +72,7 @@ class StorageTarget:
         self._upkeep.start()
         self._turns = itertools.count()
         self._given: dict[str, dict[str, MessageHandle]] = {}
-        """What each claim has handed out, by id."""
+        """Handles of the messages of each claim, by id."""
 
     def __enter__(self) -> "StorageTarget":
         return self
@@ -116,7 +116,7 @@ class StorageTarget:
             self._storage.claims.release(queue, claim, self._clock.now())
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
-        """Every other time by the handle that the claim gave."""
+        """Delete a message, every other time by the handle of the claim."""
         handle, now = self._given.get(claim, {}).get(message), self._clock.now()
         with answers():
             if handle is not None and next(self._turns) % 2:
@@ -140,13 +140,13 @@ class StorageTarget:
         return Lease(claim, self._whole(ttl), self._whole(grace))
 
     def _whole(self, seconds: float) -> int:
-        """The store's seconds."""
+        """Return the duration in the store's seconds."""
         return round(seconds * self._speed)
 
 
 @contextlib.contextmanager
 def answers() -> Iterator[None]:
-    """A driver's refusals and its absence, in the words of a history."""
+    """Translate a driver's errors into the errors of a history."""
     try:
         yield
     except (ClaimNotFound, ClaimNotHeld, MessageClaimed) as error:
@@ -160,7 +160,7 @@ def seen(messages: Sequence[Message]) -> list[Seen]:
 
 
 class HttpTarget:
-    """Several servers on one store; each call goes to one of them, by chance. Threads have their own connections."""
+    """Several servers on one store; each call goes to a random one. Threads have their own connections."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._hosts = [urlsplit(url).netloc for url in urls]
@@ -213,7 +213,7 @@ class HttpTarget:
         return messages, following["marker"][0]
 
     def _ask(self, queue: QueueRef, method: str, path: str, document: object = None) -> Any:
-        """The answer's document, None if it has none."""
+        """Return the response's document, or None if it is empty."""
         status, body = self._exchange(queue, method, path, document)
         if status in (502, 503, 504):
             raise Unsure(f"{status} {body!r}")
@@ -235,7 +235,7 @@ class HttpTarget:
             raise Away if isinstance(error, ConnectionRefusedError) else Unsure(repr(error)) from error
 
     def _connection(self, host: str) -> HTTPConnection:
-        """This thread's connection to a server; one that was closed opens again by itself."""
+        """Return this thread's connection to a server; a closed one reopens automatically."""
         own = self._own.__dict__.setdefault("connections", {})
         if host not in own:
             own[host] = HTTPConnection(host, timeout=TIMEOUT)
@@ -244,7 +244,7 @@ class HttpTarget:
 
 
 def shown(messages: list[Any]) -> list[Seen]:
-    """Messages of a listing or a claim, whose hrefs tell id and claim."""
+    """Return the messages of a listing or a claim, with id and claim from their hrefs."""
     found = []
     for message in messages:
         href = urlsplit(message["href"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch job over HTTP, every batch attempted by two workers at once, while servers are killed: exactly once.
+"""A batch job over HTTP with two workers for each batch, while servers are killed: exactly once.
 
-Each batch takes messages from ``in`` by a named claim, stages a result for each, and commits. Whatever is lost, doubled
-or refused on the way, in the end every message of ``in`` has one result in ``out`` (extensions 9, L1, L2).
+Each batch claims messages of ``in`` by a named claim, stages a result for each, and commits. Despite lost, repeated and
+rejected requests, every message of ``in`` has exactly one result in ``out`` (extensions 9, L1, L2).
 """
 
 import threading
@@ -18,15 +18,15 @@ from tests.servers import Answer, Lost, ZqServer, ask, every_message
 
 SIZE = 7
 PRODUCER = "etl"
-# Inputs that are posted at once, whenever a worker finds none.
+# Number of inputs that a worker posts if it finds none.
 SUPPLY = 500
-# Batches that are committed however long it takes, up to ``PATIENCE`` seconds.
+# Minimum number of committed batches, within ``PATIENCE`` seconds.
 LEAST = 10
 PATIENCE = 120
 
 
 class Plant:
-    """What the workers share: the servers, the time, the inputs posted so far."""
+    """The shared state of the workers: servers, time, and number of posted inputs."""
 
     def __init__(self, urls: list[str], seconds: float) -> None:
         self.urls = urls
@@ -42,7 +42,7 @@ class Plant:
 
 
 class Attempt:
-    """One of the workers that run every batch. Counts are of batches that took effect by its own hand."""
+    """A worker that attempts every batch and counts the batches that it has committed."""
 
     def __init__(self, plant: Plant, number: int) -> None:
         self.plant, self.number = plant, number
@@ -55,7 +55,7 @@ class Attempt:
             batch = self.last() + 1
 
     def supply(self) -> None:
-        """More inputs, one worker at a time: on no machine are they ever used up."""
+        """Post more inputs, one worker at a time, so that the inputs never run out."""
         with self.plant.lock:
             start, self.plant.inputs = self.plant.inputs, self.plant.inputs + SUPPLY
             bodies = [{"body": number, "ttl": 3600} for number in range(start, start + SUPPLY)]
@@ -63,7 +63,7 @@ class Attempt:
             assert posted.status == 201, posted
 
     def attempt(self, batch: int) -> None:
-        """Take, stage, commit; any answer that says that the attempt is dead ends it."""
+        """Claim, stage and commit; a response that the attempt has lost ends it."""
         name = f"{PRODUCER}.{batch}"
         taken = self.ask("PUT", f"/v2/queues/in/claims/{name}?limit={SIZE}", {"ttl": 60, "grace": 60})
         if taken.status == 204:
@@ -72,7 +72,7 @@ class Attempt:
         messages = taken.document["messages"]
         stage = f"{name}.{self.number}.{self.asked}"
         results = {"messages": [{"body": message["body"], "ttl": 3600} for message in messages]}
-        # The question may be asked again after an answer was lost: it must count once all the same.
+        # The request may be repeated after a lost response, and must count once.
         if self.ask("POST", f"/v2/queues/out/messages?stage={stage}", results, key=stage).status != 202:
             return
         document = {
@@ -84,7 +84,7 @@ class Attempt:
         done = self.ask("POST", "/v2/commits", document)
         assert done.status in (200, 404, 409), done
         if done.status == 200 and done.document["replayed"]:
-            # What this name may hold now was claimed after the batch was over.
+            # A claim with this name that exists now is newer than the batch.
             self.ask("DELETE", f"/v2/queues/in/claims/{name}")
         elif done.status == 200:
             assert done.document["published"] == done.document["deleted"] == len(messages), done
@@ -97,7 +97,7 @@ class Attempt:
         return told.document["batch"] if told.status == 200 else 0
 
     def ask(self, method: str, path: str, document: Any = None, key: str = "") -> Answer:
-        """The answer of whichever server gives one; a question without answer is asked again."""
+        """Return the response of the first server that answers; repeat a request without a response."""
         while True:
             self.asked += 1
             url = self.plant.urls[(self.number + self.asked) % len(self.plant.urls)]
@@ -113,7 +113,7 @@ class Attempt:
 
 
 def test_every_message_has_one_result(store_uri: str) -> None:
-    """Two workers on every batch, servers that die in turn, answers that are lost."""
+    """Two workers attempt every batch, servers are killed in turn, and responses are lost."""
     with ExitStack() as stack:
         count = 1 if embedded(store_uri) else SERVERS - 1
         servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]
@@ -127,5 +127,5 @@ def test_every_message_has_one_result(store_uri: str) -> None:
             left = Counter(message["body"] for message in every_message(plant.urls[0], "in"))
         assert plant.committed >= LEAST
         assert [number for number in range(plant.inputs) if results[number] + left[number] != 1] == []
-        # More than was told where the answer of a commit was lost.
+        # If a commit's response was lost, more results exist than were reported.
         assert len(results) >= plant.published >= plant.committed

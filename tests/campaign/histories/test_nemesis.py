@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-test of the nemeses: a wire does what is said of it, and a store that forgets when it is killed is found."""
+"""Self-tests of the nemeses: the wire's faults, and the detection of a store that loses data when it is killed."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from tests.stores import RedisServer
 
 
 def test_a_wire_can_be_cut_and_slowed() -> None:
-    """An answer comes late, then never; a new connection can be made at once."""
+    """A response is late and then lost; a new connection is accepted at once."""
     with RedisServer() as store, Wire(store.port) as wire, ThreadPoolExecutor(1) as beside:
         near = redis.Redis(port=wire.port, retry=None)
         with wire.slowed(0.3):
@@ -33,8 +33,8 @@ def test_a_wire_can_be_cut_and_slowed() -> None:
         assert redis.Redis(port=wire.port, retry=None).ping()
 
 
-def test_a_store_that_forgets_is_accused() -> None:
-    """Redis that writes nothing to its disk loses what zq acknowledged when it is killed: the checker says so."""
+def test_checker_finds_a_store_that_loses_data() -> None:
+    """Redis without persistence loses acknowledged messages when it is killed, and the checker reports it."""
     with RedisServer() as store, ZqServer(store.uri) as server, HttpTarget([server.url]) as target:
         prepare(target)
         shift = Shift(float("inf"))

@@ -12,7 +12,7 @@ from tests.servers import ZqServer
 
 
 def test_tokens_stay_whole_while_servers_are_killed(store_uri: str) -> None:
-    """Whoever loses an answer asks again under the same key, of any server."""
+    """After a lost response, a client repeats the request with its key on any server."""
     with ExitStack() as stack:
         count = 1 if embedded(store_uri) else SERVERS - 1
         servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]

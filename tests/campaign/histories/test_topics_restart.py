@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of several servers whose store is killed: each reader sees each message once, and all in one order."""
+"""Topics on several servers whose store is killed: each reader receives each message once and in one order."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.stores import MongoServer, RedisServer
 
 @pytest.mark.parametrize("driver", ["mongodb", "redis"])
 def test_a_restarted_store_loses_repeats_and_reorders_nothing(driver: str) -> None:
-    """kill -9 of the store's server amid posts and streams. Daily tests kill the embedded store with its server."""
+    """The store's server is killed during posts and streams. Daily tests kill the embedded store with its server."""
     lasting = ("--appendonly", "yes", "--appendfsync", "always")
     with (
         MongoServer() if driver == "mongodb" else RedisServer(None, *lasting) as store,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that go round three queues, from hand to hand, while holders come late and servers are killed.
+"""Tokens that consumers move around three queues, while some settle late and servers are killed.
 
-Each token is a message; each settlement moves some of what its claim holds to the next queue with a new body, gives
-some back, buries some and deletes a few, under an Idempotency-Key, so that a lost answer can be asked for again. In the
-end ``find_faults`` compares what everybody was told with where the tokens are: each in one place, after as many hops as
-it was moved, and never in two hands at once.
+Each token is a message; each settlement moves some of the claimed messages to the next queue with a new body, releases
+some, buries some and deletes a few. It has an Idempotency-Key, so that it can be repeated after a lost response. At the
+end ``find_faults`` compares the responses with the location of the tokens: each is in one place, after as many hops as
+moves, and was never in two claims at once.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ DEAD = "dead"
 SHARE_DELETED = 0.02
 CARRIERS = 6
 LATE = 0.15
-# Settlements of a ride, however long they take.
+# Minimum number of settlements, however long they take.
 LEAST = 40
-# Seconds in which they must have come about.
+# Seconds within which they must have happened.
 OVERTIME = 90.0
 
 
 @dataclass(frozen=True)
 class Token:
-    """What a message's body says: who it is, and how often it was moved round."""
+    """The body of a message: the token's name and the number of its moves."""
 
     name: str
     hops: int
@@ -43,7 +43,7 @@ class Token:
 
 @dataclass
 class Plan:
-    """What is to become of the messages of a claim; ids."""
+    """A settlement of a claim's messages, by id."""
 
     delete: list[str] = field(default_factory=list)
     release: list[tuple[str, int | None]] = field(default_factory=list)
@@ -52,32 +52,32 @@ class Plan:
 
 
 class RingTarget(Protocol):
-    """The verbs that carriers use; each may raise ``Refused``, ``Away`` and ``Unsure``."""
+    """The operations of carriers; each may raise ``Refused``, ``Away`` and ``Unsure``."""
 
     claim_ttl: float
 
     def post(self, queue: str, tokens: Sequence[Token], key: str) -> None: ...
 
     def claim(self, queue: str, limit: int) -> tuple[str, dict[str, Token]]:
-        """The claim, and its messages by id."""
+        """Return the claim and its messages by id."""
         ...
 
     def settle(self, queue: str, claim: str, plan: Plan, target: str, key: str) -> set[str]:
-        """The ids that the claim did not hold any more."""
+        """Settle the claim and return the ids that it no longer held."""
         ...
 
     def redrive(self) -> None:
-        """Some of the dead letters go back to where they came from."""
+        """Move some of the dead letters back to their source queues."""
         ...
 
     def listing(self, queue: str) -> list[Token]:
-        """All that is there, in whatever state."""
+        """Return all tokens of the queue in any state."""
         ...
 
 
 @dataclass
 class Hold:
-    """A token surely in one hand from ``since`` until ``until``."""
+    """A period in which a claim certainly held a token."""
 
     claim: str
     since: float
@@ -85,7 +85,7 @@ class Hold:
 
 
 class Tally:
-    """What all carriers were told."""
+    """The results that all carriers received."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -98,7 +98,7 @@ class Tally:
 
 
 def until_answered(target: RingTarget, verb: str, *arguments: object) -> object:
-    """Ask until there is an answer; a keyed request has its effect once all the same."""
+    """Repeat a request until it is answered; a request with a key takes effect once."""
     while True:
         try:
             return getattr(target, verb)(*arguments)
@@ -107,7 +107,7 @@ def until_answered(target: RingTarget, verb: str, *arguments: object) -> object:
 
 
 class Carrier:
-    """Claims, and settles what it holds, now and then too late."""
+    """A consumer that claims and settles, sometimes too late."""
 
     def __init__(self, target: RingTarget, tally: Tally, number: int, until: float) -> None:
         self.target, self.tally, self.until = target, tally, until
@@ -127,7 +127,7 @@ class Carrier:
         try:
             claim, held = self.target.claim(queue, self.random.randint(1, 6))
         except (Unsure, Away):
-            return  # what it may have got is nobody's until the claim lapses
+            return  # the claim may hold messages until it expires
         taken = time.monotonic()
         if not held:
             time.sleep(0.005)
@@ -173,20 +173,20 @@ class Carrier:
 
 
 class Redriver:
-    """Brings dead letters back, all the time."""
+    """A worker that continuously redrives dead letters."""
 
     def __init__(self, target: RingTarget, until: float) -> None:
         self.target, self.until = target, until
 
     def run(self) -> None:
         while time.monotonic() < self.until:
-            with contextlib.suppress(Unsure, Away, Refused):  # whatever it did is to be seen in the end
+            with contextlib.suppress(Unsure, Away, Refused):  # its effect is checked at the end
                 self.target.redrive()
             time.sleep(0.05)
 
 
 def run_ring(target: RingTarget, seconds: float, tokens: int = 150) -> Tally:
-    """Carry tokens round for a while; what everybody was told."""
+    """Move tokens around for a while and return the tally."""
     tally = Tally()
     until = time.monotonic() + seconds
     names = [f"token-{number}" for number in range(tokens)]
@@ -201,7 +201,7 @@ def run_ring(target: RingTarget, seconds: float, tokens: int = 150) -> Tally:
 
 
 def find_faults(target: RingTarget, tally: Tally) -> list[str]:
-    """What cannot be, in sentences, on a store that has come to rest."""
+    """Return the faults as sentences; the store must be idle."""
     places: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for queue in (*RING, DEAD):
         for token in until_answered(target, "listing", queue):
@@ -210,7 +210,7 @@ def find_faults(target: RingTarget, tally: Tally) -> list[str]:
 
 
 def misplaced(tally: Tally, places: dict[str, list[tuple[str, int]]]) -> Iterator[str]:
-    """L1, L7: nothing is lost, nothing doubled, every move has happened once."""
+    """Yield lost or duplicated tokens and wrong numbers of moves (L1, L7)."""
     for name in sorted(tally.posted | places.keys()):
         found = places.get(name, [])
         if name not in tally.posted:
@@ -226,7 +226,7 @@ def misplaced(tally: Tally, places: dict[str, list[tuple[str, int]]]) -> Iterato
 
 
 def shared(tally: Tally) -> Iterator[str]:
-    """L2: no token is in two hands at once, whatever queues they took it from."""
+    """Yield tokens that were in two claims at once, in any queue (L2)."""
     for name, holds in tally.holds.items():
         for one, other in combinations(holds, 2):
             if one.claim != other.claim and max(one.since, other.since) < min(one.until, other.until):

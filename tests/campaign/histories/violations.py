@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a history proves about each claim and each message, whatever the instants at which its calls took effect.
+"""The facts that a history proves about each claim and message, for all possible times of its calls' effects.
 
-A claim holds from the end of its call at the latest; it may end, at the earliest, a ttl after its call's *start*, or
+A claim holds from the end of its call at the latest. It may end, at the earliest, a ttl after its call's *start*, or
 when a release of it starts. A post has stored its messages by its end; a message may be gone from the start of the
-first call that may have removed it. What happens in between proves nothing.
+first call that may have removed it. Between these times nothing is proved.
 """
 
 from collections import defaultdict
@@ -16,12 +16,12 @@ from zq.model import QueueRef
 
 # Seconds by which the clocks of two servers may differ.
 TOLERANCE = 0.05
-# Seconds after its lost answer in which a call may still take effect.
+# Seconds after its lost response within which a call may still take effect.
 LINGER = 10.0
 
 
 class Violation(NamedTuple):
-    """A law that was broken, in a sentence, with the calls that prove it."""
+    """A broken law, in a sentence, with the calls that prove it."""
 
     law: str
     sentence: str
@@ -32,27 +32,27 @@ class Violation(NamedTuple):
 
 
 class Holding:
-    """What one claim's holder may rely on, from the claim and the calls that its holder made under it."""
+    """The guarantees of a claim's consumer, derived from the claim and its later calls."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.left = {message.name: inf for message in call.seen}
-        """From when on the holder may have deleted it."""
+        """Start of the time in which the consumer may have deleted each message."""
         self.until = call.start + call.ttl - TOLERANCE
         self.at_latest = call.end + call.ttl + TOLERANCE
         self.lives_at_least = call.start + call.ttl + call.grace
         self.lives_at_most = call.end + call.ttl + call.grace
-        """Its messages live so long, even if it is released."""
+        """The messages live until this time, even if the claim is released."""
         self.gave_back = False
-        """Released for sure while it lived: its messages returned to their places."""
+        """Whether the claim was certainly released before its end, so that its messages kept their positions."""
         self.wrong: list[Violation] = []
 
     def surely_until(self, name: str) -> float:
-        """The earliest moment at which it may have lost this message."""
+        """Return the earliest time at which the claim may have lost this message."""
         return min(self.until, self.left[name])
 
     def follow(self, call: Call) -> None:
-        """Take in the holder's next call."""
+        """Apply the consumer's next call."""
         if call.verb == "delete" and call.name not in self.left:
             return
         names = [call.name] if call.verb == "delete" else list(self.left)
@@ -74,7 +74,7 @@ class Holding:
             self.at_latest = min(self.at_latest, call.end)
 
     def _renewed(self, call: Call) -> None:
-        """An answer of ok speaks for every message only if the claim cannot have begun to lapse meanwhile."""
+        """Apply a renewal; success covers all messages only if the claim cannot have expired in the meantime."""
         ok = call.outcome == OK
         if ok and call.start > self.at_latest:
             self.wrong.append(Violation("L2", "A claim was renewed after it had ended.", (self.call, call)))
@@ -86,7 +86,7 @@ class Holding:
 
 
 class History:
-    """The calls, and by name whatever the rules ask for."""
+    """The calls, indexed by message name for the rules."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = sorted(calls, key=lambda call: call.start)
@@ -94,12 +94,12 @@ class History:
         self.terms: dict[str, New] = {}
         self.sightings: dict[str, list[Call]] = defaultdict(list)
         self.removals: dict[str, list[Call]] = defaultdict(list)
-        """Every delete and pop that removed the message, or may have."""
+        """Every delete and pop that removed the message, or may have removed it."""
         self.holdings: dict[str, list[Holding]] = defaultdict(list)
         self.by_claim: dict[str, Holding] = {}
         self.walks: dict[str, list[Call]] = defaultdict(list)
         self.unsure: dict[tuple[str, QueueRef], list[Call]] = defaultdict(list)
-        """Calls of which nobody knows what they did, by verb and queue."""
+        """Calls with unknown effect, by operation and queue."""
         for call in self.calls:
             self._take_in(call)
 
@@ -125,29 +125,32 @@ class History:
             self.walks[call.reader].append(call)
 
     def late(self, verb: str, queue: QueueRef, moment: float) -> int:
-        """How many messages calls without answer may have taken after a moment."""
+        """Return the number of messages that calls without a response may have taken after `moment`."""
         calls = self.unsure.get((verb, queue), ())
         return sum(call.limit for call in calls if call.end + LINGER >= moment)
 
     def stored_by(self, name: str) -> float:
-        """When the message was surely there; for a post without answer, when one message of it was first seen."""
+        """Return the time by which the message was certainly stored.
+
+        For a post without a response, this is the first time at which one of its messages was seen.
+        """
         post = self.posts[name]
         if post.outcome == OK:
             return post.end
         return min((call.end for new in post.posted for call in self.sightings.get(new.name, ())), default=inf)
 
     def expires_at_earliest(self, name: str) -> float:
-        """If no claim has lengthened its life."""
+        """Return the earliest expiry, which assumes that no claim has extended the message's life."""
         return self.posts[name].start + self.terms[name].ttl - TOLERANCE
 
     def surely_lived(self, name: str, call: Call) -> bool:
-        """Whether it cannot have expired before the call was over."""
+        """Return whether the message cannot have expired before the end of the call."""
         claims = [holding for holding in self.holdings.get(name, ()) if holding.call.end < call.start]
         ends = [self.expires_at_earliest(name), *(holding.lives_at_least - TOLERANCE for holding in claims)]
         return call.end < max(ends)
 
     def expires_at_latest(self, name: str) -> float:
-        """Claims and renewals may have lengthened its life, those of unknown outcome too."""
+        """Return the latest expiry; claims and renewals, also with unknown outcome, may extend the life."""
         post, ttl = self.posts[name], self.terms[name].ttl
         ends = [post.end + ttl + LINGER * (post.outcome == UNKNOWN)]
         ends += [holding.lives_at_most for holding in self.holdings.get(name, ())]
@@ -156,6 +159,6 @@ class History:
         return max(ends) + TOLERANCE
 
     def gone_at_earliest(self, name: str) -> float:
-        """Pops of unknown outcome are counted apart: each could be the end of any message."""
+        """Return the earliest removal, excluding pops with unknown outcome, which may have removed any message."""
         starts = [call.start for call in self.removals.get(name, ())]
         return min([self.expires_at_earliest(name), *starts])

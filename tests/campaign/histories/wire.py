@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire between a zq server and its store, which can be cut and slowed: a TCP proxy of the tests."""
+"""A TCP proxy between a zq server and its store that can break and delay connections."""
 
 import contextlib
 import socket
@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 
 CHUNK = 65536
-# SO_LINGER: a socket that is closed tells the other side that the connection is broken, not that it ended.
+# SO_LINGER with which closing a socket resets the connection.
 RESET = struct.pack("ii", 1, 0)
 
 
 class Wire:
-    """Passes bytes between its ``port`` and a server's on this machine; a context manager."""
+    """A proxy from its ``port`` to a local server's; a context manager."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -29,14 +29,14 @@ class Wire:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Closing alone leaves a thread that waits in accept where it is.
+        # Closing the socket does not wake a thread that waits in accept.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
 
     def cut(self) -> int:
-        """Break every connection, answers under way with it; how many there were. New ones can be made at once."""
+        """Break every connection, including responses in flight, and return their number; accept new ones."""
         with self._lock:
             ends, self._ends = self._ends, set()
         for end in ends:
@@ -47,7 +47,7 @@ class Wire:
 
     @contextlib.contextmanager
     def slowed(self, seconds: float) -> Iterator[None]:
-        """Whatever the store answers comes so much later."""
+        """Delay every response of the store by `seconds`."""
         self._delay = seconds
         try:
             yield

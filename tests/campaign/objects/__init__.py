@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long tests of stores in an object store, and of the properties of Swift that they need."""
+"""Long tests of stores in an object store, and of the Swift properties that they need."""

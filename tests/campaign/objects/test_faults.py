@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Swift of three devices, of which one breaks."""
+"""A Swift with three devices, of which one fails."""
 
 import time
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indire
 def test_one_broken_device_of_three_is_not_noticed(
     three: Swift, machine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Puts, newest reads and elections go on; and when another one breaks later, nothing is missing."""
+    """Puts, newest reads and elections continue; if another device fails later, no data is missing."""
     for name, value in three.environment.items():
         monkeypatch.setenv(name, value)
     storage = machine("first")
@@ -25,6 +25,6 @@ def test_one_broken_device_of_three_is_not_noticed(
         storage = machine("second")
         acknowledged += posted(storage, 5, 10)
     assert acknowledged == [f"{number}" for number in range(10)]
-    time.sleep(2)  # Swift's proxy does not ask a device again at once
+    time.sleep(2)  # Swift's proxy does not query a failed device again at once
     with three.broken_device(1):
         holds(machine, acknowledged)

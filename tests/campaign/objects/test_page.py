@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of the page on stores in an object store, as they stand there."""
+"""The commands of the page on stores in an object store, run as printed."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indire
 
 
 def test_the_commands_of_the_page_work(swift: Swift, machine: Open, uri: str, tmp_path: Path) -> None:
-    """On a store that is served, from which they make another one."""
+    """The commands run on a store that is being served, and copy it."""
     lines = only("api-ref/storage-object.md", "sh")
     for old, new in (
         ("swift://zq/production?auth=v1", f"'{uri}'"),

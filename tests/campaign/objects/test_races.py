@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is relied on of Swift, and what is not: each by many at once, on one device and on three."""
+"""The concurrency properties of Swift that zq relies on or must not rely on, with one and three devices."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +36,16 @@ def objects(server: Swift) -> SwiftObjects:
 
 
 def winners(run: Callable[[], bool]) -> int:
-    """How many of those who run at once are told that they have won."""
+    """Run the function in all racers at once and return the number of winners."""
     with ThreadPoolExecutor(RACERS) as racers:
         return sum(racers.map(lambda _: run(), range(RACERS)))
 
 
 def test_nobody_is_elected_twice(objects: SwiftObjects, server: Swift, rounds: int) -> None:
-    """A container is told to be new to one of its makers at most, and to none who comes later; by three devices often
-    to nobody, and always to one who is alone."""
+    """At most one concurrent creator of a container learns that it is new, and no later creator does.
+
+    With three devices often none of them does, but a single creator always does.
+    """
     won = [winners(lambda: objects.elect(number)) for number in range(1, rounds + 1)]  # noqa: B023
     assert max(won) <= 1
     assert server.devices > 1 or max(won) == 1
@@ -54,7 +56,7 @@ def test_nobody_is_elected_twice(objects: SwiftObjects, server: Swift, rounds: i
 
 @pytest.mark.parametrize("server", ["three"], indirect=True)
 def test_nobody_is_elected_twice_though_a_device_is_broken(objects: SwiftObjects, server: Swift, rounds: int) -> None:
-    """Nor does the device, once it is whole, let a second one win."""
+    """The device does not allow a second winner after its repair, either."""
     with server.broken_device(1):
         won = [winners(lambda: objects.elect(number)) for number in range(1, rounds + 1)]  # noqa: B023
     assert max(won) <= 1
@@ -63,8 +65,10 @@ def test_nobody_is_elected_twice_though_a_device_is_broken(objects: SwiftObjects
 
 @pytest.mark.parametrize("server", ["three"], indirect=True)
 def test_of_three_devices_one_may_be_broken(objects: SwiftObjects, server: Swift) -> None:
-    """All puts are taken, the newest is read, what is missing or removed is not there; and the device, once it is
-    whole, with what is old, changes nothing of that."""
+    """With a broken device, puts succeed, the newest value is read, and missing or removed objects are not found.
+
+    After the repair, the old data of the device have no effect.
+    """
     for number in range(PUTS):
         objects.put(f"kept/{number}", b"old")
     with server.broken_device(2):
@@ -76,7 +80,7 @@ def test_of_three_devices_one_may_be_broken(objects: SwiftObjects, server: Swift
 
 
 def read(objects: SwiftObjects) -> None:
-    """What there is to be read once one device was broken."""
+    """Check the values after a device was broken."""
     for number in range(0, PUTS // 2, 5):
         assert objects.get(f"kept/{number}") == b"new"
         assert objects.get(f"fresh/{number}") == b"new"
@@ -87,10 +91,10 @@ def read(objects: SwiftObjects) -> None:
 
 @pytest.mark.parametrize("server", ["three"], indirect=True)
 def test_only_the_newest_is_read_after_a_device_was_broken(objects: SwiftObjects, server: Swift) -> None:
-    """A read that does not ask for the newest may find what is old: once this fails, reads can be cheaper."""
+    """A read without the newest flag may return old data. If this test fails, reads can be cheaper."""
 
     def found_old() -> bool:
-        """Not while Swift's proxy, after an error of that device, asks the other two alone."""
+        """Return whether a plain read returned old data; after an error, the proxy avoids the device for a while."""
         name = uuid4().hex
         objects.put(name, b"old")
         with server.broken_device(0):
@@ -102,7 +106,7 @@ def test_only_the_newest_is_read_after_a_device_was_broken(objects: SwiftObjects
 
 
 def test_of_two_puts_the_one_that_began_later_stays(objects: SwiftObjects, server: Swift) -> None:
-    """Though the other one ends later, and is told that it was stored, with the condition that nothing be there."""
+    """The put that began later wins although the conditional put ends later and is reported as stored."""
     signing_in = Request(server.auth_url, headers={"X-Auth-User": USER, "X-Auth-Key": KEY})
     with urlopen(signing_in, timeout=20) as answer:
         token, place = answer.headers["X-Auth-Token"], urlsplit(answer.headers["X-Storage-Url"])
@@ -122,7 +126,7 @@ def test_of_two_puts_the_one_that_began_later_stays(objects: SwiftObjects, serve
 
 
 def test_a_put_that_was_answered_is_read(objects: SwiftObjects, rounds: int) -> None:
-    """By every other connection: what is put in the place of something else too, and what is removed."""
+    """All other connections read the value, also after a replacement or a deletion."""
     with ThreadPoolExecutor(RACERS) as readers:
         for number in range(rounds):
             for value in (b"%d" % number, b"%d again" % number):
@@ -133,7 +137,7 @@ def test_a_put_that_was_answered_is_read(objects: SwiftObjects, rounds: int) -> 
 
 
 def test_objects_elect_nobody(objects: SwiftObjects) -> None:
-    """The condition that nothing be there is kept by no lock: once this fails, elections can be cheaper."""
+    """No lock protects the condition that an object must not exist. If this test fails, elections can be cheaper."""
     for number in count():
         headers = {"If-None-Match": "*"}
 

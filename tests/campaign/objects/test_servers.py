@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner that sleeps until its successor has removed its log."""
+"""An owner that is stopped until its successor has removed its log."""
 
 import pytest
 
@@ -17,7 +17,7 @@ __all__ = ["machines"]
 def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(
     machines: Machines, objects: Objects, fencing: str
 ) -> None:
-    """Its next position is free again in the object store, and it acknowledges nothing there."""
+    """The owner's next log position is free again in the object store, but the owner acknowledges nothing there."""
     options = {"lease": 1, "records": 10, "keep": 10, "fencing": fencing}
     first = machines.started("first", **options)
     with Producers(first.url, "early") as early:
@@ -35,6 +35,6 @@ def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(
 
 
 def removed(objects: Objects) -> int:
-    """Up to where the second owner has removed the log."""
+    """Return the position up to which the second owner has removed the log."""
     head = read(objects, "head/2", Head)
     return head.removed if head else 0

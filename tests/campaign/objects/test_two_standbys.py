@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two servers that wait for the owner of a store, which is killed: one of them serves, and the other one waits on."""
+"""Two standbys of a store whose owner is killed: one takes over, and the other keeps waiting."""
 
 import time
 from pathlib import Path
@@ -20,12 +20,12 @@ WITHIN = 120
 
 
 def runs(server: ZqServer) -> bool:
-    """Return whether the server's master is there."""
+    """Return whether the server's master process is running."""
     return server._process is not None and server._process.poll() is None
 
 
 def test_a_takeover_costs_no_standby(machines: Machines, objects: Objects) -> None:
-    """The owner is killed twice. Each time one server becomes the owner, and none is deposed while it serves."""
+    """The owner is killed twice. Each time one standby becomes the owner, and none is deposed while it serves."""
     owner = machines.started("first")
     standbys = [machines.launched(name) for name in ("second", "third")]
     for standby in standbys:
@@ -37,7 +37,7 @@ def test_a_takeover_costs_no_standby(machines: Machines, objects: Objects) -> No
             owner.kill()
         acknowledged += producers.acknowledged
         wait_for(lambda: any(each.ready() for each in standbys), WITHIN, "a standby serves")
-        time.sleep(4 * LEASE)  # longer than a standby has patience
+        time.sleep(4 * LEASE)  # longer than a standby's patience
         (owner,) = (each for each in standbys if each.ready())
         standbys.remove(owner)
         assert all(map(runs, standbys)), standbys[0].output
@@ -51,10 +51,10 @@ def test_a_takeover_costs_no_standby(machines: Machines, objects: Objects) -> No
 def test_a_server_that_must_not_wait_ends_with_its_own_code(
     machines: Machines, objects: Objects, uri: str, engine: str, tmp_path: Path
 ) -> None:
-    """Another server was elected before it and begins: its supervisor starts it again after exit code 75."""
+    """Another server wins the election and opens the store; a supervisor restarts the server after exit code 75."""
     machines.started("first").terminate()
     config = f"[storage:object]\ncache = {tmp_path}/second\ntakeover = refuse\nowner_timeout = {WITHIN}\n"
-    # Elected and silent, until it is known that the other one waits for it.
+    # The other server is elected and does nothing until this one waits for it.
     number = 2
     objects.elect(number)
     late = ZqServer(uri, config=config, engine=engine)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel that ``tests/packaging`` builds, and the versions of the lock file."""
+"""Fixtures: the wheel that ``tests/packaging`` builds, and the versions of the lock file."""
 
 from tests.packaging.conftest import dist, wheel
 from tests.packaging.test_dependencies import locked

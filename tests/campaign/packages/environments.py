@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environments that pip makes, and servers that run in them."""
+"""Environments that pip fills, and servers that run in them."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.servers import READY_WITHIN, free_port, wait_for
 
 
 def environment(home: Path) -> Path:
-    """Make an environment without pip; the pip of the tests installs its packages."""
+    """Create an environment without pip; the pip of the tests installs its packages."""
     run(sys.executable, "-m", "venv", "--without-pip", home)
     return home
 
@@ -29,7 +29,10 @@ def install(home: Path, wheel: Path, extras: str = "") -> None:
 
 @contextmanager
 def serving(home: Path, uri: str, asking: Path | None = None) -> Iterator[str]:
-    """Run the environment's server on a store. ``asking`` is an environment with the command line, if this has none."""
+    """Run the environment's server on a store.
+
+    ``asking`` is an environment with the command line if this one has none.
+    """
     port = free_port()
     with subprocess.Popen(
         [home / "bin" / "zq-server", "--port", str(port)],
@@ -54,7 +57,7 @@ def serving(home: Path, uri: str, asking: Path | None = None) -> Iterator[str]:
 
 
 def life_cycle(home: Path, url: str) -> None:
-    """Post a message, list it, take it, and find the queue empty."""
+    """Post a message, list it, pop it, and find the queue empty."""
     zq = [home / "bin" / "zq", "--url", url, "--project", "acme"]
     run(*zq, "post", "jobs", '{"n": 1}')
     assert '"n":1' in run(*zq, "list", "jobs").stdout.replace(" ", "")

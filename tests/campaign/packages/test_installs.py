@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installations as users make them: the wheel with extra after extra, the lines of installing.md, the image.
+"""Installations from a user's view: the wheel with each extra, the commands of installing.md, and the image.
 
-Each extra brings what it says and no more; with the extra of each store a message goes through a server.
+Each extra installs only its packages; with the extra of each store a message passes through a server.
 """
 
 import json
@@ -20,21 +20,21 @@ from tests.stores import Stores
 
 pytestmark = pytest.mark.slow
 
-# Bytes of packages that the client may bring.
+# Maximum bytes of packages of the client.
 SMALL = 15_000_000
-# Bytes of packages that the extra ``standard`` may bring.
+# Maximum bytes of packages of the extra ``standard``.
 STANDARD = 120_000_000
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment to which a test adds extras one after another."""
+    """Create an environment to which a test adds one extra after another."""
     return environment(tmp_path_factory.mktemp("home") / "venv")
 
 
 @pytest.mark.timeout(600)
 def test_each_extra_brings_what_it_says(home: Path, wheel: Path, stores: Stores, tmp_path: Path) -> None:
-    """From the client alone to three stores. A sentence names the extra that is missing."""
+    """The test covers the client, the command line and three stores. An error names the missing extra."""
     before = size(home)
     install(home, wheel)
     assert size(home) - before < SMALL
@@ -64,12 +64,12 @@ def test_the_extra_standard_is_enough_for_a_first_message(wheel: Path, tmp_path:
 
 
 def size(home: Path) -> int:
-    """Return the bytes of the environment without the files that Python has compiled."""
+    """Return the bytes of the environment without compiled Python files."""
     return sum(file.stat().st_size for file in home.rglob("*") if file.is_file() and file.suffix != ".pyc")
 
 
 def test_each_way_of_the_page_finds_the_distribution(wheel: Path) -> None:
-    """The lines of installing.md are run, with this clone and this wheel in place of those that they name."""
+    """The commands of installing.md run with this clone and this wheel instead of the named ones."""
     places = {
         "/path/to/clone": str(ROOT),
         "/path/to/zq_queue-0.1.0-py3-none-any.whl": str(wheel),
@@ -99,9 +99,9 @@ def test_each_way_of_the_page_finds_the_distribution(wheel: Path) -> None:
 def test_the_image_s_commands_make_a_server_of_the_locked_packages(
     stores: Stores, tmp_path: Path, locked: dict[str, str]
 ) -> None:
-    """The lines of the Dockerfile, run in a folder with the files that they copy, install the locked packages only.
+    """The commands of the Dockerfile, run in a folder with the copied files, install only the locked packages.
 
-    pip compares the hashes of packages in its cache, too.
+    pip also verifies the hashes of packages in its cache.
     """
     source, home, here = tmp_path / "src", environment(tmp_path / "zq"), Path(sys.executable).parents[1]
     source.mkdir()

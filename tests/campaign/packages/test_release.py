@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole release by ``devstack/release``, built of a clone of this repository. It publishes nothing."""
+"""A whole release by ``devstack/release``, built from a clone of this repository. It publishes nothing."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ def release(clone: Path, *arguments: object) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.timeout(900)
 def test_a_release_contains_packages_bill_of_materials_and_image_context(tmp_path: Path) -> None:
-    """Of the commit; changes that are not committed are refused. The image is built of these files alone."""
+    """The release contains the commit; uncommitted changes are rejected. The image is built only from these files."""
     need("git")
     clone, out = tmp_path / "clone", tmp_path / "out"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", clone], check=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of SQS from the package index, of today and of the days before JSON, each in an environment of its own.
+"""SQS clients from the package index, current ones and ones that predate JSON, each in its own environment.
 
-``aws`` walks over all operations on every store, and moto's own tests run against zq (decision 0130).
+``aws`` calls all operations on every store, and moto's own tests run against zq (decision 0130).
 """
 
 import json
@@ -38,9 +38,9 @@ RELEASES: Final = {
     "JSON": ("awscli", "boto3"),
     "query": ("awscli==1.29.80", "boto3==1.28.80", "botocore==1.31.80"),
 }
-"""By the protocol that they speak."""
+"""Packages by the protocol that they use."""
 REFUSAL: Final = re.compile(r"An error occurred \((\S+)\) when calling the \w+ operation")
-"""How the command line tells that it was refused."""
+"""The error message of the AWS command line."""
 COMMAND_LINE: Final = """\
 import contextlib, io, json, sys
 from awscli.clidriver import create_clidriver
@@ -50,7 +50,7 @@ for line in sys.stdin:
         code = aws.main(json.loads(line))
     print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
-"""``aws`` as often as it is asked: to start it takes longer than what it does."""
+"""A program that runs many ``aws`` commands, because starting ``aws`` takes longer than a command."""
 MOTO: Final = "5.2.5"
 BEFORE_EACH: Final = """\
 import os, boto3, pytest
@@ -65,7 +65,7 @@ def no_queues():
     for url in sqs.list_queues().get("QueueUrls", []):
         sqs.delete_queue(QueueUrl=url)
 """
-"""The server that moto's tests expect is empty before each, and is asked by an API that is not SQS who they are."""
+"""Fixtures for moto's tests: an empty server before each test, and the account id without a call of another API."""
 EXPLAINED: Final = {
     "test_get_queue_with_prefix",
     "test_create_queues_in_multiple_region",
@@ -81,13 +81,13 @@ EXPLAINED: Final = {
     "test_create_queue_with_different_attributes_fail",
     "test_message_retention_period",
 }
-"""The rows of decision 0130: no others fail, and none of these passes."""
+"""The tests in decision 0130: no others fail, and none of these passes."""
 YOUNGER: Final = {
     "test_message_attributes_contains_trace_header",
     "test_message_system_attributes_contains_system_attribute",
     "test_message_system_attributes_contains_all_attributes",
 }
-"""Name a parameter that the old client itself does not know."""
+"""Tests with a parameter that the old client does not know."""
 CAME: Final = {
     "JSON": (EXPLAINED, "13 failed, 137 passed, 14 skipped"),
     "query": (EXPLAINED | YOUNGER, "22 failed, 128 passed"),
@@ -101,7 +101,7 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def home(protocol: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the clients of one protocol, and with what moto's tests need."""
+    """Create an environment with the clients of one protocol and the requirements of moto's tests."""
     made = environment(tmp_path_factory.mktemp(protocol) / "venv")
     run(*pip(made), "install", "-q", *RELEASES[protocol], f"moto=={MOTO}", "pytest", "freezegun")
     return made
@@ -109,7 +109,7 @@ def home(protocol: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def motos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which moto's tests of SQS lie as its authors have them."""
+    """Download moto's SQS tests and return their folder."""
     folder = tmp_path_factory.mktemp("moto")
     run(
         sys.executable,
@@ -137,7 +137,7 @@ def motos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def command_line(home: Path, url: str) -> Iterator[Ask]:
-    """``aws sqs`` makes the requests."""
+    """Yield a function that makes requests with ``aws sqs``."""
     command = [str(home / "bin" / "python"), "-c", COMMAND_LINE]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "AWS_DEFAULT_REGION": REGION, **KEYS}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as aws:
@@ -161,7 +161,7 @@ def command_line(home: Path, url: str) -> Iterator[Ask]:
 
 @pytest.mark.parametrize("store", ["memory", "rocksdb", "redis", "mongodb"])
 def test_the_command_line_walks_over_all_operations(home: Path, store: str, stores: Stores, tmp_path: Path) -> None:
-    """Each operation is done, and refused with the code that is due."""
+    """Each operation succeeds, and wrong requests get the correct error code."""
     with (
         ZqServer(stores.empty(store, tmp_path, "a"), config=CONFIG) as server,
         command_line(home, server.url) as ask,
@@ -173,9 +173,9 @@ def test_the_command_line_walks_over_all_operations(home: Path, store: str, stor
 
 @pytest.mark.timeout(600)
 def test_motos_own_tests_pass(protocol: str, home: Path, motos: Path) -> None:
-    """But for what decision 0130 explains."""
+    """Only the tests that decision 0130 explains fail."""
     files = [motos / "test_sqs" / f"test_{name}.py" for name in ("sqs", "sqs_message_attributes")]
-    for file in files:  # Six tests name an attribute with a blank behind it, which AWS refuses.
+    for file in files:  # Six tests have an attribute name with a trailing blank, which AWS rejects.
         file.write_text(file.read_text().replace('"VisibilityTimeout "', '"VisibilityTimeout"'))
     with ZqServer("memory:", config=CONFIG) as server:
         made = subprocess.run(

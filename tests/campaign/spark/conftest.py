@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixtures of ``tests/spark``, for the tests that only the campaign runs."""
+"""Fixtures of ``tests/spark`` for the tests that only the campaign runs."""
 
 from tests.spark.conftest import client, finish, make, options, project, proxy, server, spark, timed
 

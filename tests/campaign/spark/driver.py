@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver to be killed, with a stream for each queue.
+"""A Spark driver that a test kills, with a stream for each queue.
 
 ``python -m tests.campaign.spark.driver url project folder queue...`` starts it.
 """
@@ -13,7 +13,7 @@ from tests.spark.conftest import prepared, session
 
 
 def held_up(folder: str) -> Any:
-    """A function of SQL that says that it works, and goes on when nothing holds it."""
+    """Return a SQL function that reports its start, and waits while the file ``hold`` exists."""
     from pyspark.sql.functions import udf
 
     def passed(body: str) -> str:
@@ -26,7 +26,7 @@ def held_up(folder: str) -> Any:
 
 
 def copying(spark: Any, options: dict[str, str], queue: str, folder: str) -> Any:
-    """A stream from a queue to the one named after it, exactly once."""
+    """Return a stream that copies a queue to its output queue exactly once."""
     batches = {"maxMessagesPerBatch": 30, "claimSize": 10, "numPartitions": 1}
     source = spark.readStream.format("zq").options(**options, **batches, consumer="copy")
     rows = source.load(queue).withColumn("body", held_up(f"{folder}/{queue}")("body"))

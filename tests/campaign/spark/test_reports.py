@@ -11,7 +11,7 @@ from zq.wire.extensions import Buried
 
 
 def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, project, tmp_path) -> None:
-    """In the queue where they wait, of which it does not speak; a queue that is named twice counts once."""
+    """The report counts dead letters without a row for their queue; a queue that is named twice counts once."""
     handmade(spark, str(tmp_path))
     client.queue("raw").create({"_dead_letter_queue": "raw-dlq"})
     client.queue("raw").post_batch([1, 2])

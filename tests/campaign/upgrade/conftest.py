@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Durable stores only, and three versions of zq: the released one, this one, and the next one."""
+"""Fixtures: durable stores only, and the released, the current and the next version of zq."""
 
 import shutil
 import subprocess
@@ -18,12 +18,12 @@ FOLDER = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """The wheel of the commit in the file ``released``, installed without its dependencies.
+    """Build and install the wheel of the commit in the file ``released``, without its dependencies.
 
-    The commit is the last release, or stands for it until there is one. Change the file after each release.
+    The commit is the last release, or a substitute before the first one. Change the file after each release.
 
     The present commit precedes levels: it opens stores of every level and publishes no record, so ``--finish`` does not
-    find it. The tests must not use it for what depends on levels.
+    find it. Tests that depend on levels must not use it.
     """
     commit, folder = (FOLDER / "released").read_text().strip(), tmp_path_factory.mktemp("released")
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
@@ -44,13 +44,13 @@ def current() -> Version:
 
 @pytest.fixture(scope="session")
 def following(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """A copy of this version that is called 0.2.0 and supports one more level."""
+    """Copy this version as 0.2.0 with support for one more level."""
     return later(tmp_path_factory.mktemp("following"), "0.1", "0.2")
 
 
 @pytest.fixture(scope="session")
 def last(tmp_path_factory: pytest.TempPathFactory) -> Version:
-    """A copy of this version that is called 0.3.0 and supports two more levels."""
+    """Copy this version as 0.3.0 with support for two more levels."""
     return later(tmp_path_factory.mktemp("last"), "0.1", "0.2", "0.3")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrades and downgrades of servers on shared stores under load, checked against the laws, and of the embedded store.
+"""Upgrades and downgrades of shared stores under load, checked against the laws, and of the embedded store.
 
 ``ZQ_HISTORY_SECONDS`` sets the length of the histories; see ``tests.campaign.histories.runs``.
 """
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(params=["mongodb", "redis"])
 def shared(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URI of an empty store that several servers share."""
+    """Start an empty store that several servers can share, and yield its URI."""
     with MongoServer() if request.param == "mongodb" else RedisServer(None, *LASTING) as server:
         yield server.uri
 
 
 class FailureCounter(HttpTarget):
-    """Servers whose answers with status 5xx are recorded in ``failures``."""
+    """Servers whose responses with status 5xx are recorded in ``failures``."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(urls)
@@ -89,7 +89,7 @@ def test_each_version_imports_its_own_package(released: Version, current: Versio
 
 
 def test_servers_are_upgraded_and_downgraded_under_load(shared: str, released: Version, current: Version) -> None:
-    """Released, mixed, current, mixed, released, mixed, current: no acknowledged message is lost or doubled."""
+    """No acknowledged message is lost or duplicated during an upgrade, a downgrade and another upgrade."""
     with ExitStack() as stack:
         deployment = start(stack, shared, released)
 
@@ -104,7 +104,7 @@ def test_servers_are_upgraded_and_downgraded_under_load(shared: str, released: V
 
 
 def test_an_upgrade_is_finished_under_load(shared: str, current: Version, following: Version, last: Version) -> None:
-    """Not before the last earlier server is replaced; afterwards, earlier servers do not start."""
+    """The upgrade cannot be finished before the last old server is replaced; afterwards old servers do not start."""
     with ExitStack() as stack:
         deployment = start(stack, shared, current)
         first, *others = deployment.servers
@@ -131,7 +131,7 @@ def test_an_upgrade_is_finished_under_load(shared: str, current: Version, follow
 
 
 def refusal(uri: str, version: Version) -> str:
-    """Return the error with which a server of the version does not start."""
+    """Return the error with which a server of the version refuses to start."""
     with pytest.raises(NotStarted) as failure, VersionedServer(uri, version):
         pass
     return str(failure.value)

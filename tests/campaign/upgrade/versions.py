@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers and commands of several versions of zq, whose dependencies are those of the tests."""
+"""Servers and commands of several versions of zq, with the dependencies of the tests."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ class Version(NamedTuple):
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The environment of a process of this version."""
+        """Return the environment of a process of this version."""
         return {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1"}
 
     def run(self, *arguments: object) -> Done:
@@ -50,7 +50,7 @@ class VersionedServer(ZqServer):
         super().__init__(store_uri, engine=engine, env=version.variables)
 
     def replace(self, version: Version) -> None:
-        """Stop the server, as ``systemctl restart`` does, and start the other version."""
+        """Stop the server like ``systemctl restart``, and start the other version."""
         assert self.terminate() == 0, self.output
         self.switch(version)
         self.start()
