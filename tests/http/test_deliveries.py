@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``…/subscriptions/{subscription}/deliveries`` without a worker: what waits, and a test of one subscriber."""
+"""``…/subscriptions/{subscription}/deliveries`` without a worker: pending deliveries and the test of a subscriber."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from tests.http.test_subscriptions import OPTIONS, subscribe
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """A server with a key."""
+    """Return a client of a server with a secret key."""
     return compose(app=OPTIONS)
 
 
 @pytest.mark.parametrize("kind", ["queues", "topics"])
 def test_a_test_waits_for_its_subscriber_alone(api: Api, kind: str) -> None:
-    """Each waits behind the question whether its subscriber agrees; what was given up is another list."""
+    """A test delivery waits until its subscriber confirms; failed deliveries are listed separately."""
     path = f"/v2/{kind}/jobs/subscriptions"
     one, other = (subscribe(api, path, subscriber=f"http://8.8.8.8/{name}")["subscription_id"] for name in "ab")
     assert "has not confirmed" in api.post(f"{path}/{one}/deliveries", 409, None).json["description"]
