@@ -40,7 +40,7 @@ def test_a_claim_holds_fewer_messages_than_it_may(api: Api) -> None:
     api.post(f"{QUEUE}/claims", 204, {})
 
 
-def test_a_claim_by_name_does_so_too_and_repeats_its_answer(api: Api) -> None:
+def test_a_named_claim_is_limited_too_and_repeats_its_response(api: Api) -> None:
     """A repeated claim returns the messages that it holds and no others."""
     api.send("jobs", *BODIES)
     for number, share in enumerate(FITTING):
@@ -135,7 +135,7 @@ def test_dead_letters_come_by_pages_that_fit(api: Api) -> None:
     assert [bodies(page) for page in pages] == [*FITTING, []]
 
 
-def test_a_message_that_is_larger_alone_comes_alone(compose: Compose) -> None:
+def test_a_message_larger_than_the_limit_is_returned_on_its_own(compose: Compose) -> None:
     """A response holds at least one message; otherwise the queue would be blocked."""
     api = compose(max_answer_bytes=100)
     api.send("jobs", LARGE, "small")

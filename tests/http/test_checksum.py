@@ -51,7 +51,7 @@ def summing(compose) -> Api:
     return compose(checksum=True)
 
 
-def test_the_vectors_hold() -> None:
+def test_the_rule_matches_the_examples_of_the_contract() -> None:
     """7.10: ``summed`` returns the checksums of the contract's examples."""
     assert {text: summed(text) for text in VECTORS} == VECTORS
 

@@ -132,7 +132,7 @@ def test_pages_neither_skip_nor_repeat(api: Api) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_refused(api: Api, path: str, given: str, sentence: str) -> None:
+def test_invalid_parameters_are_refused(api: Api, path: str, given: str, sentence: str) -> None:
     """The error names the parameter and its limits."""
     assert sentence in api.get(f"{path}?{given}", 400).json["description"]
 
@@ -148,7 +148,7 @@ def test_any_marker_of_the_right_form_is_a_place(api: Api) -> None:
 
 
 @pytest.mark.every_store
-def test_zq_s_own_queues_are_not_among_them(api: Api, storage: Storage, clock: ManualClock) -> None:
+def test_claims_of_internal_queues_are_not_listed(api: Api, storage: Storage, clock: ManualClock) -> None:
     """Deliveries to subscribers are claimed in hidden queues of the project."""
     api.send("jobs", 1)
     claim(api)

@@ -141,7 +141,7 @@ def test_a_message_outlives_its_claim(
 
 
 @pytest.mark.every_store
-def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
+def test_a_claim_releases_its_messages_when_it_expires(api: Api, clock: ManualClock) -> None:
     """8.5 [T]: The messages can be claimed, listed and deleted without a claim id; the claim gets 404."""
     api.send("jobs", 1, 2)
     claim, messages = api.claim("jobs", ttl=60)

@@ -45,7 +45,7 @@ def set_ttl(api: Api, value: int) -> int:
     return shown
 
 
-def test_the_nearest_word_counts(api: Api, posted: Callable[..., int]) -> None:
+def test_the_most_specific_ttl_applies(api: Api, posted: Callable[..., int]) -> None:
     """The order is: the message's ttl, its queue's, the first matching pattern's, the default."""
     assert posted() == 700
     assert posted("/v2/queues/mqtt-out") == 800
@@ -69,7 +69,7 @@ def test_a_queue_shows_what_holds_for_it(api: Api) -> None:
     assert api.patch(QUEUE, 200, [{"op": "remove", "path": f"/metadata/{TTL}"}]).json[TTL] == 700
 
 
-def test_what_was_shown_is_not_stored(api: Api, broker: Broker) -> None:
+def test_a_shown_default_is_not_stored(api: Api, broker: Broker) -> None:
     """A patch of another member does not store the operator's default as the queue's own."""
     api.put(QUEUE, 201, {"a": 1})
     api.patch(QUEUE, 200, [{"op": "replace", "path": "/metadata/a", "value": 2}])

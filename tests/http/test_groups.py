@@ -52,7 +52,7 @@ def test_the_group_of_a_message_is_told_where_details_are(api: Api) -> None:
 
 
 @pytest.mark.parametrize("value", ["orderly", 1, True, ["ordered"]])
-def test_other_kinds_of_queues_there_are_none(api: Api, value: Any) -> None:
+def test_an_unknown_kind_of_queue_is_refused(api: Api, value: Any) -> None:
     assert api.put(JOBS, 400, {"_grouped": value}).json["description"] == "_grouped must be ordered, fair or null."
 
 

@@ -97,7 +97,7 @@ def test_what_tells_of_all_projects_is_for_administrators(guarded: Api, token: s
     assert page.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
+def test_open_routes_require_no_credential(guarded: Api) -> None:
     """The open routes are the probes and the versions."""
     nobody = {"Client-ID": None, "X-Project-ID": None}
     guarded.get("/healthz", 200, nobody)
@@ -114,7 +114,7 @@ def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
         *("Bearer zq_0123456789_" + "0" * 43 + "_000000", "Bearer \xe9"),
     ],
 )
-def test_a_credential_that_is_none_gets_one_sentence(guarded: Api, value: str) -> None:
+def test_every_invalid_credential_gets_the_same_error(guarded: Api, value: str) -> None:
     """Tenancy 1, second row: The error is always the same."""
     refused = guarded.get("/v2/queues", 401, {"Authorization": value})
     assert refused.json == {"title": "Unauthorized", "description": NOT_VALID}
@@ -151,7 +151,7 @@ def test_no_header_changes_the_project(guarded: Api, token: str, name: str) -> N
 @every_row(
     "name", ["X-Roles", "X-User-Id", "X-Domain-Id", "X-Project-Name", "X-Service-Roles", "X-Identity-Status", "X-User"]
 )
-def test_what_clients_say_of_themselves_is_taken_away(
+def test_identity_headers_of_clients_are_removed(
     compose: Compose, storage: Storage, clock: ManualClock, token: str, name: str
 ) -> None:
     """A1: Code behind the check cannot read these headers."""
@@ -317,7 +317,7 @@ def test_a_signed_request_needs_no_credential_and_is_not_valid(gate: Callable[..
 # Strategy "proxy".
 
 
-def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
+def test_a_proxy_with_its_secret_is_trusted(proxied: Api) -> None:
     """Either line of the file is valid, and the proxy's headers determine the project."""
     for secret in (SECRET, OTHER_SECRET):
         proxied.get("/v2/queues", 200, {"X-ZQ-Proxy-Secret": secret})
@@ -328,7 +328,7 @@ def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
 
 
 @every_row("secret", [None, "", "s", SECRET + "s", SECRET.upper(), f"{SECRET}\xe9"])
-def test_nobody_else_is(proxied: Api, secret: str | None) -> None:
+def test_a_proxy_without_a_valid_secret_is_refused(proxied: Api, secret: str | None) -> None:
     """A2: Without a secret of the file, the server answers 401 with the strategy's challenge."""
     refused = proxied.get("/v2/queues", 401, {"X-ZQ-Proxy-Secret": secret})
     assert refused.headers["WWW-Authenticate"] == "ZQ-Proxy"
@@ -519,7 +519,7 @@ def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence
 
 
 @pytest.mark.one_store
-def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
+def test_modules_behind_the_check_read_no_identity_header() -> None:
     """Tenancy 1: Only the modules that remove these headers contain their names."""
     may = {"zq.http.tenant", "zq.http.authentication", "zq.http.heads", "zq.sqs.authentication"}
     root = Path(__file__).parent.parent.parent / "zq"

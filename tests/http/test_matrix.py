@@ -212,7 +212,7 @@ def test_administration_is_for_the_role_admin(rule: str) -> None:
 
 
 @SINGLE
-def test_without_a_credential_and_with_that_of_another_project_nothing_goes(
+def test_requests_without_a_credential_or_for_another_project_are_refused(
     scoped: Scoped, method: str, path: str, body: Any, verb: str
 ) -> None:
     """A4, A1: The server answers 401 before any other check, and 403 for a project that is not the credential's."""
@@ -378,7 +378,7 @@ def test_a_fence_that_a_request_names_is_judged(scoped: Scoped) -> None:
         assert able.call(method, path, None, json.dumps(body).encode()).status_int != 403, path
 
 
-def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> None:
+def test_whoami_returns_the_identity_of_the_caller(scoped: Scoped, compose: Any) -> None:
     """Tenancy 1: The credential determines the response; without a strategy, the headers do."""
     caller = scoped.api("produce:queue/jobs", roles=frozenset({"b", "a"}))
     assert caller.get("/v2/whoami", 200).json == {
@@ -393,7 +393,7 @@ def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> N
     assert believed.get("/v2/whoami", 200).json["project"] == believed.project
 
 
-def test_me_tells_every_caller_what_he_may(scoped: Scoped, compose: Any) -> None:
+def test_me_lists_what_the_caller_may_do(scoped: Scoped, compose: Any) -> None:
     """Extensions: A rule is listed if the caller may apply it to any name.
 
     Without authentication, the caller may name any project.

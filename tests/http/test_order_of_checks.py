@@ -168,7 +168,7 @@ def test_an_empty_id_names_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW", "get", "LOCK"])
-def test_a_method_of_another_trade_is_refused(door: Api, method: str) -> None:
+def test_an_unknown_method_is_refused(door: Api, method: str) -> None:
     """1.1: A method that HTTP or this service does not have is a client's error."""
     assert door.unchecked().call(method, "/v2/queues/q", None).status_int in (400, 405)
 

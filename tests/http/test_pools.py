@@ -306,7 +306,7 @@ def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
     admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
 
 
-def test_pools_of_a_flavor_can_the_same(admin: Admin) -> None:
+def test_pools_of_a_flavor_must_have_the_same_capabilities(admin: Admin) -> None:
     admin.pool("p", flavor="f")
     body = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}
     assert admin.put("/v2/pools/q", 400, body).json["title"] == "Unable to create pool"
@@ -326,7 +326,7 @@ def test_the_only_pool_of_a_flavor_keeps_its_capabilities(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(("method", "word", "first"), [("put", "created", "m"), ("patch", "updated", "n")])
-def test_a_flavor_is_given_only_pools_that_can_the_same(admin: Admin, method: str, word: str, first: str) -> None:
+def test_a_flavor_accepts_only_pools_with_equal_capabilities(admin: Admin, method: str, word: str, first: str) -> None:
     """Contract 11: This holds for every request that adds a pool to a flavor; nothing changes."""
     for name, uri in (("m", URI), ("n", OTHER), ("r", "redis://localhost/1"), ("s", "redis://localhost/2")):
         admin.pool(name, uri)
@@ -420,7 +420,7 @@ def test_queues_go_to_pools_of_their_flavor(admin: Admin, deployment: Deployment
     assert api.queues() == ["jobs", "plain"]
 
 
-def test_no_pool_is_503_where_the_configured_store_is_none(deployment: Deployment) -> None:
+def test_a_server_with_neither_pool_nor_own_store_answers_503(deployment: Deployment) -> None:
     admin = Admin(deployment.server(virtual=False))
     admin.api.put("/v2/queues/jobs", 503)
     admin.api.post("/v2/queues/jobs/messages", 503, {"messages": [{"body": 1}]})

@@ -83,7 +83,7 @@ def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
 
 
 @every_row("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
-def test_a_marker_that_is_none_is_refused(api: Api, marker: str) -> None:
+def test_an_invalid_marker_is_refused(api: Api, marker: str) -> None:
     """Unlike for queues: with a mistyped marker, a reader of a topic would wait forever."""
     publish(api, 1)
     assert "marker" in api.get(f"{URL}?marker={marker}", 400).json["description"]
@@ -110,7 +110,7 @@ def test_a_limit_out_of_bounds_is_refused(api: Api, limit: str) -> None:
 @every_row(
     "body", [b"", b"{}", b"[]", b'{"messages": []}', b'{"messages": [{}]}', b'{"messages": [{"body": 1, "ttl": 59}]}']
 )
-def test_a_publish_that_is_none_stores_nothing(api: Api, body: bytes) -> None:
+def test_an_invalid_publish_stores_nothing(api: Api, body: bytes) -> None:
     """The rules are those of queues; one invalid message refuses all."""
     api.post(URL, 400, body)
     assert api.get(URL, 200).json["messages"] == []

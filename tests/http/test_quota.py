@@ -544,7 +544,7 @@ class Dozing:
         return getattr(self._documents, name)
 
 
-def test_what_nobody_knows_is_not_allowed(
+def test_a_request_of_a_project_with_an_unknown_state_is_refused(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a project's state is known, the server answers 503 while the store is down.

@@ -204,7 +204,7 @@ def test_a_dry_run_goes_through_many_and_leaves_out_what_is_not_ready(api: Api) 
     assert redrive(api) == (225, 0)
 
 
-def test_named_messages_go_alone(api: Api) -> None:
+def test_a_redrive_by_ids_moves_only_these_messages(api: Api) -> None:
     """Messages move in the order of the ids.
 
     Deleted and claimed ids and ids of other queues are lost, in the dry run too.

@@ -115,7 +115,7 @@ LONG = '{"text": "' + "é€😀" * 200 + '"}'
 
 
 @pytest.mark.every_store
-def test_of_bodies_only_the_start(api: Api) -> None:
+def test_listings_return_only_the_start_of_bodies(api: Api) -> None:
     """Listings and reads by id return the first 256 characters of the JSON as posted, and its number of bytes."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
     raw = b'{"messages": [{"body": ' + LONG.encode() + b'}, {"body": 9007199254740993}, {"body": {"m":  1.10}}]}'
@@ -202,7 +202,7 @@ def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
     api.get("/v2/messages/none", 404)
 
 
-def test_nobody_finds_what_he_may_not_see(scoped: Scoped) -> None:
+def test_a_message_out_of_scope_is_not_found(scoped: Scoped) -> None:
     """A message of another project or of a queue outside the scopes is not found."""
     [id] = scoped.api().send("jobs", 1)
     path = f"/v2/messages/{id}"

@@ -119,7 +119,7 @@ def test_a_pattern_chooses_topics(api: Api, match: str, seen: list[str]) -> None
 
 
 @every_row("match", ["a b", "***", "a/b", "x" * 65, "[ab]", "a?"])
-def test_a_pattern_that_is_none_is_refused(api: Api, match: str) -> None:
+def test_an_invalid_pattern_is_refused(api: Api, match: str) -> None:
     """The error is JSON, sent before any event."""
     answer = api.get(f"/v2/stream?match={match.replace(' ', '%20')}", 400, {"Accept": streams.MEDIA})
     assert "match" in answer.json["description"]
@@ -147,7 +147,7 @@ def test_a_long_way_is_read_in_portions(api: Api) -> None:
 
 
 @pytest.mark.parametrize("marker", ["x", "-1", "99999999999999999999", "9999999999999999"])
-def test_a_place_that_is_none_is_refused(api: Api, marker: str) -> None:
+def test_an_invalid_marker_is_refused(api: Api, marker: str) -> None:
     """The marker may be malformed or in the future."""
     publish(api, 1)
     for path, headers in ((f"{TOPIC}/stream?marker={marker}", {}), (f"{TOPIC}/stream", {"Last-Event-ID": marker})):

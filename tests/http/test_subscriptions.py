@@ -92,11 +92,11 @@ def test_a_subscription_is_made_shown_and_ended(api: Api, path: str, clock: Manu
     assert api.get(path, 200).json == {"subscriptions": [], "links": []}
 
 
-def test_of_nothing_there_is_nothing(api: Api, path: str) -> None:
+def test_a_source_without_subscriptions_lists_none(api: Api, path: str) -> None:
     assert api.get(path, 200).json == {"subscriptions": [], "links": []}
 
 
-def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) -> None:
+def test_the_source_is_created_before_the_terms_are_checked(api: Api, path: str) -> None:
     api.post(path, 400, {"subscriber": ""})
     source = path.rsplit("/", 2)[0]
     assert [found["name"] for found in api.get(source, 200).json[source.removeprefix("/v2/")]] == ["jobs"]
@@ -109,13 +109,13 @@ def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) 
      "mailto:a@b?subject=%0d%0ax",
      "trust+http://h/", "trust+ftp://h/", "x" * 2049, "http://h\\@i/"],
 )  # fmt: skip
-def test_a_subscriber_that_is_none_is_refused(api: Api, path: str, subscriber: object) -> None:
+def test_an_invalid_subscriber_is_refused(api: Api, path: str, subscriber: object) -> None:
     refused = api.post(path, 400, {"subscriber": subscriber}).json
     assert "subscriber" in refused["description"]
 
 
 @every_row("ttl", [0, 59, -1, "60", 60.5, True, None, 1 << 63, 253402300799])
-def test_a_ttl_that_is_none_is_refused(api: Api, path: str, ttl: object) -> None:
+def test_an_invalid_ttl_is_refused(api: Api, path: str, ttl: object) -> None:
     assert api.post(path, 400, {"subscriber": TARGET, "ttl": ttl}).status_int == 400
 
 
@@ -137,17 +137,17 @@ def test_a_ttl_may_be_as_long_as_heats(api: Api, path: str) -> None:
         {"post_data": 1}, {"from": "a\nb"}, {"subject": 1}, {"x": "y" * 16384},
     ],
 )  # fmt: skip
-def test_options_that_are_none_are_refused(api: Api, path: str, options: object) -> None:
+def test_invalid_options_are_refused(api: Api, path: str, options: object) -> None:
     assert "options" in api.post(path, 400, {"subscriber": TARGET, "options": options}).json["description"]
 
 
-def test_options_of_null_are_none(api: Api, path: str) -> None:
+def test_null_options_mean_no_options(api: Api, path: str) -> None:
     made = subscribe(api, path, options=None)
     assert api.get(f"{path}/{made['subscription_id']}", 200).json["options"] == {}
 
 
 @every_row("body", [b"", b"[]", b"1", b"{", b"null"])
-def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(api: Api, path: str, body: bytes) -> None:
     api.call("POST", path, 400, body)
 
 
@@ -279,7 +279,7 @@ def test_who_has_confirmed_cannot_subscribe_again(compose: Compose, path: str, n
 
 
 @every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
-def test_what_confirms_is_a_boolean(api: Api, path: str, body: object) -> None:
+def test_a_confirmation_requires_a_boolean(api: Api, path: str, body: object) -> None:
     """9.6 [T]: The server checks the value before the id."""
     api.put(f"{path}/none/confirm", 400, body)
 
@@ -333,7 +333,7 @@ def test_another_subscriber_gets_no_secret_of_the_former_one(
 
 
 @every_row("body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}'])
-def test_a_change_that_is_none_is_refused(api: Api, path: str, body: bytes) -> None:
+def test_an_invalid_change_is_refused(api: Api, path: str, body: bytes) -> None:
     """9.5 [T, Q]: The server checks the change before the id."""
     api.call("PATCH", f"{path}/none", 400, body)
 
@@ -387,7 +387,7 @@ def test_secrets_rotate(api: Api, path: str) -> None:
     api.post(f"{path}/none/secret", 404, None)
 
 
-def test_without_a_key_nobody_subscribes(compose: Compose, path: str) -> None:
+def test_subscribing_without_a_secret_key_is_refused(compose: Compose, path: str) -> None:
     refused = compose().post(path, 400, {"subscriber": TARGET}).json
     assert "[signed_url] secret_key" in refused["description"]
 

@@ -161,7 +161,7 @@ def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeyp
         tokens.get(old.id)
 
 
-def test_nobody_sees_anothers_tokens(guarded: Api, owner: dict[str, str], tokens: Tokens) -> None:
+def test_tokens_of_another_project_are_not_visible(guarded: Api, owner: dict[str, str], tokens: Tokens) -> None:
     """This holds for reads by id, listings and revocations."""
     other = tokens.create(Grant(project="somebody"))
     where = f"/v2/tokens/{other.token.id}"
@@ -525,7 +525,7 @@ def socket(compose: Compose, tmp_path: Path) -> str:
 
 
 @pytest.mark.one_store
-def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_not_removed(compose: Compose, tmp_path: Path) -> None:
     """If the option names another file, the server starts without a socket and keeps the file."""
     file = tmp_path / "notes"
     file.write_text("mine")

@@ -92,7 +92,7 @@ def test_a_stage_is_dropped(api: Api) -> None:
     assert api.seen("out") == []
 
 
-def test_a_stage_holds_so_much_and_no_more(compose: Any) -> None:
+def test_a_post_beyond_the_limit_of_a_stage_is_refused(compose: Any) -> None:
     """The server answers 400, and the stage is unchanged."""
     api = compose(max_stage_bytes=100)
     stage(api, "s", "x" * 60)
@@ -166,7 +166,7 @@ def test_a_commit_may_say_what_its_stages_hold(api: Api) -> None:
     assert commit(api, 1, publish=[{"stage": "s.1", "messages": 2}, "s.2"])["published"] == 3
 
 
-def test_a_commit_has_a_most(compose: Any) -> None:
+def test_a_commit_beyond_its_limit_is_refused(compose: Any) -> None:
     """S4: The server answers 413 with both numbers before it changes anything; a stage has a limit too and gets 400."""
     api = compose(max_commit_messages=3, max_stage_messages=3)
     stage(api, "s.1", 1, 2)
@@ -260,12 +260,12 @@ def test_a_commit_that_makes_no_sense_is_refused(gate: Any, document: dict[str, 
 
 
 @pytest.mark.parametrize("path", ["/v2/fences/a%20b", "/v2/fences/.", f"/v2/fences/{LONG}x"])
-def test_a_fence_of_an_impossible_name(door: Api, path: str) -> None:
+def test_a_fence_with_an_invalid_name_is_refused(door: Api, path: str) -> None:
     """The server answers 400 with the rule for names."""
     assert "name" in door.post(path, 400).json["description"]
 
 
-def test_a_stage_and_a_producer_of_an_impossible_name(door: Api) -> None:
+def test_a_stage_or_producer_with_an_invalid_name_is_refused(door: Api) -> None:
     """The server answers 400 with the rule for names."""
     door.delete("/v2/stages/a%20b", 400)
     door.post(f"{OUT}/messages?stage=a%20b", 400, {"messages": [{"body": 1}]})
@@ -286,7 +286,7 @@ def test_tenants_have_fences_stages_and_producers_of_their_own(api: Api) -> None
     ("method", "path"),
     [("POST", "/v2/fences/f"), ("DELETE", "/v2/stages/s"), ("POST", COMMITS), ("GET", f"{COMMITS}/p")],
 )
-def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None:
+def test_a_project_with_a_name_that_is_too_long_is_refused(door: Api, method: str, path: str) -> None:
     """1.7: The limit of 256 characters also applies to objects without a queue."""
     body = {"producer": "p", "batch": 1} if path == COMMITS else None
     assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]

@@ -75,7 +75,7 @@ def test_a_listing_waits_behind_its_marker(api: Api, send: Sent) -> None:
     assert [message["body"] for message in waiting.result(SOON).json["messages"]] == ["new"]
 
 
-def test_what_is_there_is_answered_at_once(api: Api) -> None:
+def test_a_request_that_finds_messages_does_not_wait(api: Api) -> None:
     """A request that finds messages does not wait."""
     api.send("jobs", 1, 2, 3, 4)
     began = time.monotonic()
