@@ -41,7 +41,10 @@ def delivering(uri: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_it_delivers_what_servers_leave_until_it_is_told_to_end(store: RedisServer, tmp_path: Path) -> None:
-    """Such a server sends no confirmation requests and no deliveries. The next worker delivers what accumulated."""
+    """A server with ``deliver = false`` sends no confirmation requests and no deliveries.
+
+    The next worker delivers what has accumulated.
+    """
     with ZqServer(store.uri, config=f"{CONFIG}deliver = false\n") as server, Sink() as sink:
         with delivering(store.uri, tmp_path) as process:
             sink.subscribe(server.url, "jobs", "/good")

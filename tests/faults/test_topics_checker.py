@@ -36,7 +36,7 @@ def violations_of(mutant: Mutant) -> list[str]:
 
 
 def test_the_engine_passes() -> None:
-    """Otherwise the other test would prove nothing."""
+    """Otherwise the test of the mutants would prove nothing."""
     assert violations_of(TopicController) == []
 
 

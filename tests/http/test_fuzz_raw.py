@@ -185,7 +185,7 @@ def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
 
 
 def test_what_must_not_come_is_found_among_other_answers() -> None:
-    """Such a response follows a response to HEAD, which has a length but no body, and a response without a body."""
+    """A 500 is found after a response to HEAD, which has a length but no body, and a response without a body."""
     heard = (
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
         b"HTTP/1.1 204 No Content\r\n\r\n"

@@ -322,5 +322,5 @@ def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
     ],
 )
 def test_a_wrong_dry_run_is_refused(kept: Api, body: Any, words: str) -> None:
-    """The errors are those of a replay."""
+    """A dry run has the errors of a replay."""
     assert words in kept.post(REPLAY, 400, body).json["description"]

@@ -446,7 +446,7 @@ def test_messages_live_in_their_queues_pool(admin: Admin, deployment: Deployment
 
 
 def test_queues_that_are_older_than_the_pools_stay(admin: Admin, deployment: Deployment) -> None:
-    """Such queues stay in the configured store, are listed among the other queues, and accept messages."""
+    """Older queues stay in the configured store, are listed among the other queues, and accept messages."""
     ref = QueueRef(admin.api.project, "old")
     deployment.catalogue.queues.create(ref, b"{}")
     admin.pool("p")

@@ -206,7 +206,7 @@ def test_trimmed_messages_are_reported_as_a_gap(compose: Any) -> None:
 
 
 def test_detailed_adds_what_it_adds_to_a_queues_message(api: Api) -> None:
-    """A topic's message has those details that apply to topics."""
+    """A topic's message has all details of a queue's message that apply to topics."""
     (sequence,) = publish(api, 1, ttl=60)
     found = api.get(f"{URL}/{sequence}?detailed=true", 200).json
     assert found["sequence"] == sequence

@@ -25,7 +25,7 @@ NONE = "The resource that you specified for the {} parameter doesn't exist."
 
 
 class Server:
-    """One of the servers that share the store, and SQS requests to it from an account."""
+    """A server on the shared store, and SQS requests to it from an account."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
         self.broker = Broker(storage, clock, extensions=EXTENSIONS)

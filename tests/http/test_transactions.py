@@ -102,7 +102,7 @@ def test_a_post_beyond_the_limit_of_a_stage_is_refused(compose: Any) -> None:
 
 
 def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
-    """The limits of sizes, ttls and delays are those of a post."""
+    """The limits of a post for sizes, ttls and delays apply."""
     api.put(OUT, 201, {"_max_messages_post_size": 100, "_default_message_delay": 60})
     api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": "x" * 100}]})
     api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": 1, "ttl": 1}]})

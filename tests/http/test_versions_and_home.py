@@ -70,7 +70,7 @@ RESOURCES = {
     "rel/delete_claim": (QUEUE + "/claims/{claim_id}", CLAIM, ["DELETE"], False),
     "rel/ping": ("/v2/ping", None, ["GET"], False),
 }
-"""Template, variables, methods, and whether a document is posted, by relation."""
+"""Template, variables, methods, and whether the relation accepts a posted document, by relation."""
 
 
 def home(api: Api) -> dict[str, Any]:
