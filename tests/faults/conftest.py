@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daily pairs of HTTP server and store, a Redis of a test's own, and processes whose wall clock is wrong.
+"""Fixtures for fault tests: daily pairs of HTTP server and store, and processes with a wrong wall clock.
 
 A campaign (``ZQ_CAMPAIGN=1``) runs each test with every HTTP server and every store. A daily run takes one HTTP server
 for each store, and the seed of the day (``tests.rotation``) swaps them: gunicorn on RocksDB, Granian on MongoDB and
-gunicorn on Redis one day, the other way round the next. A test that has one store runs behind one HTTP server a day.
-``every_engine`` keeps both, and ``store_of_the_day`` keeps one store (setup.cfg).
+gunicorn on Redis on one day, and the other servers on the next. A test with a single store runs behind one HTTP server
+a day. ``every_engine`` keeps both servers, and ``store_of_the_day`` keeps one store (setup.cfg).
 """
 
 import random
@@ -24,12 +24,12 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run on durable stores only: the tests kill servers and read what they had stored."""
+    """Run on durable stores only, because the tests kill servers and read the stored data."""
     metafunc.definition.add_marker("durable")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the pairs of HTTP server and store that today's seed leaves to another day."""
+    """Deselect the pairs of HTTP server and store that the seed leaves to another day."""
     if CAMPAIGN:
         return
     rows: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
@@ -54,7 +54,7 @@ def is_rotated(value: object) -> bool:
 
 
 def daily(row: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """Select from the variants of one test: one HTTP server for each store, or as the test's marks demand."""
+    """Select one HTTP server for each store from the variants of a test, unless its marks select otherwise."""
     stores: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in row:
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -71,7 +71,7 @@ def daily(row: list[pytest.Item], seed: int) -> list[pytest.Item]:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(request: pytest.FixtureRequest) -> None:
-    """Let the seed of the day fix the random numbers of each test."""
+    """Seed the random numbers of each test with the seed of the day."""
     random.seed(f"{SEED} {request.node.nodeid}")
 
 
@@ -88,13 +88,16 @@ def store() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def mongodb(stores: Stores) -> MongoServer:
-    """The session's MongoDB server: a test file uses a database of its own, and neither stops nor configures it."""
+    """Return the session's MongoDB server.
+
+    Each test file uses a database of its own; no test stops or configures the server.
+    """
     return stores.mongodb()
 
 
 @pytest.fixture
 def ipv6() -> None:
-    """This machine has addresses of IPv6."""
+    """Skip the test if the machine has no IPv6 address."""
     need("ipv6")
 
 
@@ -109,7 +112,7 @@ time.time_ns = lambda: int((_real() + _shift) * 1e9)
 
 @pytest.fixture
 def shifted(tmp_path: Path) -> Callable[[float], dict[str, str]]:
-    """A function: the environment of a process whose wall clock is so many seconds off."""
+    """Return a function that returns the environment of a process whose wall clock is ``seconds`` ahead."""
     folder = tmp_path / "shift"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SHIFT)
@@ -126,7 +129,7 @@ time.time_ns = lambda: int(time.time() * 1e9)
 
 
 class Leaping:
-    """Processes started with ``env`` have a wall clock that is ``set`` so many seconds off, while they run."""
+    """A settable clock offset: ``set`` shifts the wall clock of running processes that were started with ``env``."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "shift"

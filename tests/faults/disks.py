@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two disks that can be full for a while: by a limit on file sizes, and for real in a small file system."""
+"""Two disks that can become full: by a limit on file sizes, and by a small file system."""
 
 import os
 import resource
@@ -15,11 +15,11 @@ MEBIBYTES = 32
 
 
 class Disk(Protocol):
-    """Where a store lives, and how to take its space away and give it back."""
+    """A disk for a store, which a test can fill and free."""
 
     server: ZqServer
     filling: str
-    """Of a message's body."""
+    """Part of a message's body."""
 
     def fill(self) -> None: ...
 
@@ -29,16 +29,16 @@ class Disk(Protocol):
 
 
 class LimitedFiles:
-    """A size limit on every process of the server: one write fails halfway, and from ``fill``'s second call on all do.
+    """A size limit on every process of the server: a write fails halfway, then after a second ``fill`` all fail.
 
-    (A limit in bytes would let a driver that opens new files write on, which a full disk does not.)
+    (With a limit in bytes, a driver that opens new files could continue to write, which a full disk does not allow.)
     """
 
     def __init__(self, folder: Path, engine: str = "gunicorn") -> None:
         self._folder = folder / "store"
         self._filled = False
         self.server = ZqServer(f"rocksdb://{self._folder}", engine=engine)
-        self.filling = "x" * (50_000 if engine == "gunicorn" else 7_000)  # so that the request is a short one
+        self.filling = "x" * (50_000 if engine == "gunicorn" else 7_000)  # keeps the request short
 
     def fill(self) -> None:
         largest = max(file.stat().st_size for file in self._folder.rglob("*.log"))
@@ -58,7 +58,7 @@ class LimitedFiles:
 
 
 class SmallFileSystem:
-    """A tmpfs in a mount namespace of its own, filled up by another file. Needs the ability ``unshare``."""
+    """A tmpfs in a mount namespace of its own, filled by another file. Requires the ability ``unshare``."""
 
     def __init__(self, folder: Path, min_free_space: int = 0) -> None:
         mount = folder / "disk"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job on MongoDB that commits what it has claimed and staged, and servers that die, or are overtaken, meanwhile.
+"""A job on MongoDB that commits its claims and stages, while servers die or are overtaken.
 
-A server that dies is one whose watcher raises: nothing of it runs any more. Others go on with the same database.
+A dying server is simulated by a watcher that raises: no later step of it runs. Other servers use the same database.
 """
 
 import time
@@ -19,22 +19,22 @@ from zq.storage.mongodb import MongoStorage
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.producers import CommitEvents
 
-# Messages that one transaction changes, here.
+# Number of messages that a transaction changes in these tests.
 PART = 50
 HELD, STAGED = 120, 130
 TIMEOUT = 5.0
-# Seconds after which others give up what is not decided, however long it took to get so far.
+# Seconds after which other servers abort an undecided commit, however long its earlier steps took.
 PATIENCE = 2 * TIMEOUT + 20
 ALL = CommitResult(1, STAGED, HELD)
 REPLAYED = CommitResult(1, STAGED, HELD, replayed=True)
 
 
 class Dead(BaseException):
-    """The process is gone."""
+    """The death of the process."""
 
 
 class At(CommitEvents):
-    """Does something when a step is reached for the nth time, and nothing after."""
+    """A watcher that calls a function when a step is reached for the nth time."""
 
     def __init__(self, step: str, nth: int, then: Callable[[], None]) -> None:
         self._step, self._left, self._then = step, nth, then
@@ -50,12 +50,12 @@ def die() -> None:
 
 
 class Job:
-    """A job that has claimed messages of ``in``, staged its results, and is to commit both."""
+    """A job that has claimed messages of ``in`` and staged its results, and commits both."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self.step = PART
-        """Messages in one step of the store."""
+        """Number of messages in a step of the store."""
         self.messages = client.messages
         self._servers: list[MongoStorage] = []
         store = self.server()
@@ -72,7 +72,7 @@ class Job:
             store.transactions.stage("acme", f"stage.{number // 5}", out, new, clock.now(), 600, 1 << 20)
 
     def server(self, events: CommitEvents | None = None) -> MongoStorage:
-        """Another server on the same database, with nothing in common but the connections."""
+        """Return another server on the same database, which shares only the connections."""
         self._servers.append(MongoStorage(self._client, events))
         return self._servers[-1]
 
@@ -88,11 +88,11 @@ class Job:
         return self.carrier(store).commit(order or self.order())
 
     def carrier(self, store: Storage) -> CommitExecutor:
-        """What a server has that works on this store."""
+        """Return an executor of commits on this store."""
         return CommitExecutor(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
 
     def upkeep(self, store: Storage) -> None:
-        """What a server does beside requests, until it has seen twice what nobody carries on, and has done it."""
+        """Run a server's maintenance until it has seen abandoned commits twice and has completed them."""
         store.maintain(self.input.now)
         carrier = self.carrier(store)
         for _ in range(2):
@@ -102,7 +102,7 @@ class Job:
             carrier.resume()
 
     def dies(self, step: str, nth: int = 1, store: Storage | None = None) -> None:
-        """A server that commits dies at this step."""
+        """Let a committing server die at this step."""
         with pytest.raises(Dead):
             self.commit(store or self.server(At(step, nth, die)))
 
@@ -131,6 +131,6 @@ class Job:
         return {name: ids_of(self.input.at(name).walk()) for name in self.staged}
 
     def leftovers(self) -> list[str]:
-        """Documents of stages, drafts and producers."""
+        """Return the ids of documents of stages, drafts and producers."""
         found = self._client.messages.find({"_id": {"$regex": "^[sdp]"}}, {"_id": 1})
         return [str(one["_id"]) for one in found]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every refused start looks like: soon over, not successful, one sentence on standard error beside the log."""
+"""The form of every refused start: it ends soon, with an exit code and one error message on standard error."""
 
 import re
 
 from tests.servers import ZqServer
 
-# Seconds, on a busy machine; it is about one on an idle one, and three more for a lock that does not go away.
+# Seconds on a busy machine. An idle one needs about one second, and three more for a lock that is held.
 REFUSED_WITHIN = 15.0
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ [A-Z]+ |\[(INFO|WARNING|ERROR)\] ")
 
 
 def sentence_of(server: ZqServer) -> str:
-    """Start a server that must refuse; the one sentence that it leaves on standard error."""
+    """Start a server that must refuse, and return the error message on standard error."""
     try:
         server.launch()
         code = server.wait(REFUSED_WITHIN)

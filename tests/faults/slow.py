@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that are slow, silent or do not read: each holds a connection and no CPU."""
+"""Clients that are slow, silent or do not read: each occupies a connection and no CPU."""
 
 import contextlib
 import resource
@@ -19,12 +19,12 @@ HALF_BODY = (
 
 
 def page_of(queue: str) -> bytes:
-    """A request for the largest page of a queue."""
+    """Return a request for the largest page of a queue."""
     return f"GET /v2/queues/{queue}/messages?limit=20&echo=true HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}\r\n".encode()
 
 
 class SlowClients:
-    """So many connections of each kind; what a server closes is opened again until the end."""
+    """A number of connections of each kind, which are reopened when the server closes them."""
 
     def __init__(self, server: ZqServer, **kinds: tuple[int, bytes]) -> None:
         self._address = "127.0.0.1", server.port
@@ -73,7 +73,7 @@ class SlowClients:
 
 
 def _ended(connection: socket.socket) -> bool:
-    """Whether the server has hung up; closed here then. What has come stays unread."""
+    """Return whether the server has closed the connection, and close it then. Leave received bytes unread."""
     connection.setblocking(False)
     try:
         ended = connection.recv(1, socket.MSG_PEEK) == b""
@@ -87,7 +87,7 @@ def _ended(connection: socket.socket) -> bool:
 
 
 def seconds(within: float) -> Iterator[float]:
-    """One moment after another, about a second apart, for so long."""
+    """Yield the monotonic time about once a second for ``within`` seconds."""
     end = time.monotonic() + within
     while (now := time.monotonic()) < end:
         yield now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server holds in memory of the largest messages that one request may ask for."""
+"""Memory of a server that answers requests for many of the largest messages."""
 
 import os
 from pathlib import Path
@@ -14,9 +14,9 @@ from zq.storage import connect
 MESSAGES = 1000
 BODY = b'"' + b"x" * 250_000 + b'"'
 QUEUE = QueueRef("acme", "large")
-# Bytes of bodies in an answer, by default.
+# Default limit of bytes of bodies in a response.
 MOST = 4 << 20
-# Bytes by which the server's memory may grow at most: all messages would be twice that.
+# Bytes by which the server's memory may grow: the requested messages would take twice as many.
 GROWTH = 120 << 20
 TOGETHER = 10
 
@@ -35,7 +35,7 @@ TOGETHER = 10
 def test_an_answer_is_a_few_megabytes_though_a_thousand_large_messages_wait(
     tmp_path: Path, method: str, path: str, terms: object
 ) -> None:
-    """A quarter of a gigabyte is asked for; each of three answers has as many as fit, and memory stays."""
+    """The requests are for 256 MB; each of three responses has as many messages as fit, and memory stays low."""
     store = f"rocksdb://{tmp_path}/store"
     fill(store)
     with ZqServer(store) as server:
@@ -50,7 +50,7 @@ def test_an_answer_is_a_few_megabytes_though_a_thousand_large_messages_wait(
 
 
 def fill(store: str) -> None:
-    """Post the messages, which takes long by HTTP."""
+    """Post the messages directly to the store, because posting over HTTP takes long."""
     storage = connect(store, {"sync": "never"})
     for _ in range(0, MESSAGES, TOGETHER):
         now = storage.now()
@@ -59,7 +59,7 @@ def fill(store: str) -> None:
 
 
 def peak(pid: int) -> int:
-    """The largest memory of a process and its children so far, in bytes."""
+    """Return the peak memory of a process and its children in bytes."""
     total = 0
     for process in [pid, *children(pid)]:
         status = Path(f"/proc/{process}/status").read_text()

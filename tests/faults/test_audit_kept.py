@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was changed is in the audit after a clean end of the process: of a server, and of a command on the store."""
+"""The audit log after a clean shutdown of a server and of a command: it has all changes."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ Trail._write = lambda self, entry: (time.sleep(0.2), write(self, entry))
 
 @pytest.fixture
 def slow(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that takes its time to write an entry."""
+    """Return the environment of a process that writes audit entries slowly."""
     folder = tmp_path / "slow"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SLOW)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backups of the embedded store under load, killed in the middle, into places that do not take them, and changed
-afterwards (operations 6).
+"""Backups of the embedded store under load, interrupted, to unsuitable targets, and damaged (operations 6).
 
 ``ZQ_BACKUP_SECONDS=60 pytest tests/faults/test_backup.py -k load`` is the long form: a backup every five seconds.
 """
@@ -38,7 +37,7 @@ from zq.storage.rocksdb import backups
 pytestmark = pytest.mark.one_store
 LONG = "ZQ_BACKUP_SECONDS" in os.environ
 SECONDS = float(os.environ.get("ZQ_BACKUP_SECONDS") or (5 if CAMPAIGN else 2.5))
-# Between two backups.
+# Seconds between two backups.
 EVERY = min(5.0, SECONDS / 3)
 WORKERS = 8
 LONGEST_PAUSE = 0.5
@@ -49,7 +48,7 @@ FILE = re.compile(r"[0-9]{6}\.sst")
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Where backups are made."""
+    """Return the target folder of backups."""
     (tmp_path / "backups").mkdir()
     return tmp_path / "backups"
 
@@ -61,7 +60,7 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def zq(uri: str) -> Iterator[ZqServer]:
-    """A server on a store with three messages."""
+    """Return a server on a store with three messages."""
     with ZqServer(uri) as running:
         post(running, 3)
         yield running
@@ -73,7 +72,7 @@ def post(running: ZqServer, count: int) -> None:
 
 
 def bodies(store: str) -> list[object]:
-    """What a server of the store has, sorted."""
+    """Start a server on the store and return the bodies of its messages, sorted."""
     with ZqServer(store) as running:
         return sorted(message["body"] for message in every_message(running.url, "jobs"))
 
@@ -84,7 +83,7 @@ def only(target: Path) -> Path:
 
 
 class Load:
-    """Producers and consumers, and what they know: when each message was first posted, acknowledged, and deleted."""
+    """Producers and consumers, which record when each message was first posted, acknowledged and deleted."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -125,7 +124,7 @@ class Load:
             self.deleted[message["body"]] = time.monotonic()
 
     def judge(self, found: set[int], began: float, ended: float) -> None:
-        """Of a backup that was made between these two moments: nothing is lost, nothing is back, nothing is made up."""
+        """Assert that a backup made between these times has lost, restored and invented no message."""
         stored = {number for number, moment in self.stored.items() if moment < began}
         assert stored - found - {number for number, moment in self.deleting.items() if moment < ended} == set()
         assert found & {number for number, moment in self.deleted.items() if moment < began} == set()
@@ -135,8 +134,11 @@ class Load:
 def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
     uri: str, target: Path, tmp_path: Path
 ) -> None:
-    """Eight producers and eight consumers: each backup is whole and agrees with itself, and has every message that was
-    acknowledged before it began or was finished; nothing held up the server for long."""
+    """With eight producers and eight consumers, each backup is complete and consistent.
+
+    It has every message that was acknowledged before it began and was not deleted before it ended. Pauses of the
+    server stay short.
+    """
     made: list[tuple[float, float]] = []
     pauses = []
     with ZqServer(uri) as running:
@@ -151,7 +153,7 @@ def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
                 pauses.append(int(re.search(r"paused for (\d+) ms", done.said)[1]) / 1000)
                 made.append((began, time.monotonic()))
                 time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
-    # Beside a whole suite some of a few may wait for the processor: the long form has the machine for itself.
+    # In a whole suite, some pauses include waiting for the processor; the long form has the machine to itself.
     assert (max(pauses) if LONG else min(pauses)) < LONGEST_PAUSE
     print(f"{len(made)} backups, {len(load.stored)} messages, pauses {sorted(pauses)} s")  # noqa: T201
     judged = backups.complete_backups(target)
@@ -167,7 +169,7 @@ def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
 
 
 def everything(store: str) -> set[int]:
-    """The bodies of all messages of a store that no server has open."""
+    """Return the bodies of all messages of a store that no server has open."""
     storage = connect(store)
     found: set[int] = set()
     marker: str | None = "0"
@@ -203,8 +205,7 @@ main(sys.argv[3:])
 def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
 ) -> None:
-    """Whenever that is: what it left is refused, the server forgets its snapshot and makes the next backup, which
-    removes the rest."""
+    """The leftovers are refused, and the server discards its snapshot and makes the next backup, which removes them."""
     command = [sys.executable, "-c", KILLED, at, str(call), "backup", str(target), "--store", uri]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
     assert len(backups.complete_backups(target)) == whole
@@ -222,7 +223,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
 def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it linked stays, until the next start, which removes it, and what one left that was killed while it did."""
+    """The linked files stay until the next start. It removes them, and also files left by a kill during the removal."""
     former, left = backups._copy, [3]
 
     def then_killed(*given: object) -> tuple[int, str]:
@@ -244,7 +245,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
 def test_a_server_that_is_started_anew_ends_a_backup(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command says so, and leaves nothing."""
+    """The command reports the restart and leaves no files."""
     former, left = backups._copy, [3]
 
     def then_anew(*given: object) -> tuple[int, str]:
@@ -262,7 +263,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
 
 
 def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Path) -> None:
-    """Of a store, by its server; in a folder, by the commands."""
+    """The server allows one backup of its store, and the commands allow one in a folder."""
     other = tmp_path / "other"
     other.mkdir()
     with control.snapshot(f"{uri[10:]}/control.sock"):
@@ -275,11 +276,11 @@ def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Pa
 
 
 def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, uri: str, target: Path) -> None:
-    """Files of earlier backups are linked to, and outlive them; ``--keep`` counts whole backups."""
+    """Files of earlier backups are linked and outlive them; ``--keep`` counts complete backups."""
     for number in range(4):
         assert run("backup", target, "--store", uri, "--keep", 2).code == 0
         if number == 1:
-            (target / "20200101T000000.000Z").mkdir()  # not whole: none of ours
+            (target / "20200101T000000.000Z").mkdir()  # incomplete: not a backup
     first, second = backups.complete_backups(target)
     shared = [file for file in first.glob("*.sst") if (second / file.name).exists()]
     assert shared
@@ -291,7 +292,7 @@ def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, u
 
 
 def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str) -> None:
-    """The snapshot lies in the store, so that it never is."""
+    """The snapshot is always in the store's folder, on the store's own file system."""
     far = Path(f"/dev/shm/zq-backup-{os.getpid()}")
     far.mkdir()
     try:
@@ -302,7 +303,7 @@ def test_a_backup_on_another_file_system_is_a_copy(zq: ZqServer, uri: str) -> No
 
 
 def test_a_server_under_granian_makes_one_too(uri: str, target: Path) -> None:
-    """Its workers are processes of another kind."""
+    """Granian's workers are processes of a different kind."""
     with ZqServer(uri, engine="granian") as running:
         post(running, 3)
         assert run("backup", target, "--store", uri).code == 0
@@ -310,14 +311,14 @@ def test_a_server_under_granian_makes_one_too(uri: str, target: Path) -> None:
 
 
 def test_a_server_with_pools_makes_none(uri: str, target: Path) -> None:
-    """Its stores would be of different moments."""
+    """The backups of its stores would be of different times."""
     with ZqServer(uri, config="[DEFAULT]\npooling = true\n"):
         done = run("backup", target, "--store", uri)
     assert (done.code, "these pools" in done.error) == (2, True), done
 
 
 def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_path: Path) -> None:
-    """Each by a sentence; the server goes on, and keeps nothing."""
+    """Each target gets an error message of its own; the server continues and keeps no snapshot."""
     file = tmp_path / "file"
     file.touch()
     for where, sentence in (
@@ -335,7 +336,7 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
 
 @pytest.mark.ability("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
-    """Of a file system of 32 KiB."""
+    """The file system has 32 KiB."""
     backup = f"{sys.executable} -m zq.serving.server backup {target} --store {uri}"
     script = f"mount -t tmpfs -o size=32k none {target} && {backup}"
     done = subprocess.run(
@@ -350,7 +351,7 @@ def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target
 
 
 def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target: Path) -> None:
-    """With the way that there is instead."""
+    """The error message names the alternative."""
     for store, sentence in (
         (uri, "Start the server, which creates the backup"),
         ("memory:", "A store in memory cannot be backed up"),
@@ -386,7 +387,7 @@ UNFIT = [
 
 
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One command serves backups and object stores: each refuses the arguments of the other in one line."""
+    """Backups and object stores share a command, which refuses arguments of the other kind with one line."""
     monkeypatch.chdir(tmp_path)
     done = {" ".join(arguments): run(*arguments) for arguments in UNFIT}
     assert {line: each for line, each in done.items() if (each.code, each.error.count("\n")) != (2, 1)} == {}
@@ -401,7 +402,7 @@ def test_a_bad_number_of_backups_is_a_usage_error() -> None:
 
 
 def replaced(lines: str, *pairs: tuple[object, object]) -> str:
-    """With what stands on the page in the place of what there is here."""
+    """Return the lines with values of the page replaced by values of this test."""
     for old, new in pairs:
         assert str(old) in lines
         lines = lines.replace(str(old), str(new))
@@ -409,7 +410,7 @@ def replaced(lines: str, *pairs: tuple[object, object]) -> str:
 
 
 def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp_path: Path) -> None:
-    """``api-ref/backup.md``, from the backup of a store that is served to one that agrees with itself."""
+    """The commands of ``api-ref/backup.md`` back up a served store and restore a consistent store."""
     (lines,) = (block.text for block in PAGE if block.text.startswith("zq-server backup"))
     restored = f"{tmp_path}/restored"
     pairs = (("/var/lib/zq-restored", restored), ("/var/lib/zq", uri[10:]), ("/srv/zq-backups", target))
@@ -421,7 +422,7 @@ def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp
 @pytest.mark.slow
 @pytest.mark.ability("redis-server", "redis-cli")
 def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: Path) -> None:
-    """The snapshot of a Redis that serves, and another Redis that begins with it."""
+    """A snapshot of a running Redis is loaded by another Redis."""
     take, give = (block.text for block in PAGE if "redis-cli" in block.text)
     port, folder = free_port(), tmp_path / "redis"
     with RedisServer("redis-server") as store, ZqServer(store.uri) as running:
@@ -435,7 +436,7 @@ def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: P
 
 
 def test_a_store_whose_disk_is_full_is_not_backed_up_and_recovers(tmp_path: Path, target: Path) -> None:
-    """What it has in memory cannot be written: the command says so, and with space again all goes on."""
+    """Data in memory cannot be written: the command reports that, and works again once there is space."""
     disk = LimitedFiles(tmp_path)
     store = f"rocksdb://{tmp_path}/store"
     with disk.server as running:

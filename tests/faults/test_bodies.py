@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies without a length, over real sockets and both engines: read like any other, never taken as absent (S2).
+"""Bodies without a length, over sockets and with both engines: the server reads them like other bodies (S2).
 
-``Transfer-Encoding: chunked`` is what ``curl -T -``, Node's fetch with a stream, Go and Java send when they do not know
-how long a body will be.
+``curl -T -``, Node's fetch with a stream, Go and Java send ``Transfer-Encoding: chunked`` if they do not know the
+length of a body.
 """
 
 import json
@@ -20,12 +20,12 @@ from tests.servers import CLIENT, Answer, ZqServer, ask
 pytestmark = pytest.mark.every_engine
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
 ENGINES = ["gunicorn", "granian"]
-# Bytes of a small body.
+# Maximum of bytes of a small body.
 BOUND = 65536
 
 
 class Sent(NamedTuple):
-    """An answer, and whether the server closes the connection behind it; a status of 0: it has closed without one."""
+    """A response, and whether the server closes the connection afterwards; status 0 means closed without a response."""
 
     status: int
     document: Any
@@ -33,25 +33,25 @@ class Sent(NamedTuple):
 
 
 class Target:
-    """A server, seen by a project of its own."""
+    """A server and a project of its own."""
 
     def __init__(self, server: ZqServer, engine: str) -> None:
         self.server = server
         self.closes_by_itself = engine == "gunicorn"
-        """gunicorn hears nothing of ``Connection`` from an application: it counts what was read of a body."""
+        """gunicorn ignores an application's ``Connection`` header: it counts how much of a body was read."""
         self.project = f"chunks-{uuid4().hex}"
 
     def ask(self, method: str, path: str, document: object = None) -> Answer:
-        """With a length."""
+        """Send a request whose body has a length."""
         return ask(self.server.url, method, path, document, headers={"X-Project-ID": self.project})
 
     def chunked(self, method: str, path: str, body: bytes, piece: int = 7, **headers: str) -> Sent:
-        """Without one, in pieces."""
+        """Send a request whose body has chunks instead of a length."""
         pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
         return self.raw(method, path, b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in [*pieces, b""]), **headers)
 
     def raw(self, method: str, path: str, coded: bytes, **headers: str) -> Sent:
-        """These bytes as a chunked body."""
+        """Send these bytes as a chunked body."""
         lines = [
             f"{method} {path} HTTP/1.1",
             "Host: localhost",
@@ -100,7 +100,7 @@ def encoded(document: object) -> bytes:
 
 
 def test_a_purge_that_names_subscriptions_leaves_the_messages(target: Target) -> None:
-    """S2: the example that lost data without an attacker."""
+    """S2: This request once lost data without an attacker."""
     target.post("q", 5)
     assert target.chunked("POST", "/v2/queues/q/purge", encoded({"resource_types": ["subscriptions"]})).status == 204
     assert target.total("q") == 5
@@ -120,7 +120,7 @@ def test_a_settlement_moves_a_message_with_the_largest_body(target: Target) -> N
 
 
 def test_a_redrive_obeys_its_limit(target: Target) -> None:
-    """S2: one of five is moved, not all."""
+    """S2: One of five messages moves, not all."""
     target.ask("PUT", "/v2/queues/q", {"_dead_letter_queue": "dead"})
     ids = target.post("q", 5)
     assert (
@@ -133,7 +133,7 @@ def test_a_redrive_obeys_its_limit(target: Target) -> None:
 
 @pytest.mark.parametrize("word", ["queue", "topic"])
 def test_metadata_are_kept_and_patched(target: Target, word: str) -> None:
-    """S2: PUT and PATCH."""
+    """S2: This holds for PUT and PATCH."""
     path = f"/v2/{word}s/q"
     assert target.chunked("PUT", path, encoded({"_default_message_ttl": 77, "colour": "blue"})).status == 201
     assert target.ask("GET", path).document["_default_message_ttl"] == 77
@@ -143,7 +143,7 @@ def test_metadata_are_kept_and_patched(target: Target, word: str) -> None:
 
 
 def test_posts_claims_renewals_and_settlements_have_their_terms(target: Target) -> None:
-    """S2: every verb on messages and claims, by what it has done."""
+    """S2: The effect of every verb on messages and claims shows that its body was read."""
     posted = target.chunked("POST", "/v2/queues/q/messages", encoded({"messages": [{"body": 1}, {"body": 2}]}))
     assert posted.status == 201
     claimed = target.chunked("POST", "/v2/queues/q/claims?limit=1", encoded({"ttl": 100, "grace": 100}))
@@ -159,7 +159,7 @@ def test_posts_claims_renewals_and_settlements_have_their_terms(target: Target) 
 
 
 def test_stages_commits_publishes_and_replays_are_read(target: Target) -> None:
-    """S2: the verbs of extensions 5, 8 and 9."""
+    """S2: The verbs are those of extensions 5, 8 and 9."""
     messages = encoded({"messages": [{"body": 1}]})
     target.ask("PUT", "/v2/queues/q", {"_history_ttl": 600})
     assert target.chunked("POST", "/v2/queues/q/messages?stage=s", messages).status == 202
@@ -194,7 +194,7 @@ LARGE = [
 
 @pytest.mark.parametrize(("method", "path"), SMALL + LARGE)
 def test_a_body_beyond_its_bound_is_refused_and_ends_the_connection(target: Target, method: str, path: str) -> None:
-    """S2: at most the bound and one byte are read."""
+    """S2: The server reads at most one byte more than the limit."""
     bound = BOUND if (method, path) in SMALL else 4 * BOUND
     refused = target.chunked(method, path, b"[" * (bound + 1), piece=1 << 16, Content_Type=PATCH_TYPE)
     assert refused.status == 400
@@ -206,7 +206,7 @@ def test_a_body_beyond_its_bound_is_refused_and_ends_the_connection(target: Targ
 
 @pytest.mark.parametrize("digits", [30, 5000])
 def test_a_length_with_zeros_before_it_is_as_large_as_it_says(target: Target, digits: int) -> None:
-    """A body of a gigabyte is refused unread, however its length is written, and a small one is read."""
+    """A body of a gigabyte is refused unread, however its length is written; a small one is read."""
     size = f"{1 << 30:0{digits}d}"
     connection = HTTPConnection("127.0.0.1", target.server.port, timeout=20)
     headers = {"Client-ID": CLIENT, "X-Project-ID": target.project, "Content-Length": size}
@@ -220,36 +220,36 @@ def test_a_length_with_zeros_before_it_is_as_large_as_it_says(target: Target, di
 
 
 @pytest.mark.parametrize("coded", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}XX0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n"])
-def test_chunks_that_are_none_are_a_clients_error(target: Target, coded: bytes) -> None:
-    """S2: neither a defect of the server nor a body that counts as absent."""
+def test_malformed_chunks_are_a_clients_error(target: Target, coded: bytes) -> None:
+    """S2: Malformed chunks cause no internal error, and the body does not count as absent."""
     target.post("q", 1)
     assert target.raw("POST", "/v2/queues/q/purge", coded).status in (0, 400)
     assert target.total("q") == 1
 
 
 def test_chunks_that_hold_nothing_are_not_taken_as_absent(target: Target) -> None:
-    """S2: a purge without a body purges all, so one whose body got lost on the way is refused."""
+    """S2: A purge without a body purges everything, so a purge with a lost body is refused."""
     target.post("q", 1)
     assert target.raw("POST", "/v2/queues/q/purge", b"0\r\n\r\n").status == 400
     assert target.total("q") == 1
 
 
 def test_a_form_in_chunks_is_refused_too(target: Target) -> None:
-    """1.3: with a body, whether its length is known or not."""
+    """1.3: A body with the form type is refused with and without a length."""
     refused = target.chunked("POST", "/v2/queues/q/claims", b"{}", Content_Type="application/x-www-form-urlencoded")
     assert refused.status == 400
     assert refused.document["title"] == "Invalid Content-Type"
 
 
 def test_a_request_that_is_refused_by_its_head_leaves_the_body_and_closes(target: Target) -> None:
-    """S3: before the body has come at all."""
+    """S3: The server answers before the body arrives."""
     refused = target.raw("POST", "/v2/queues/b@d/messages", b"5\r\n")
     assert refused.status in (400, 408)
     assert refused.closed or target.closes_by_itself
 
 
 def test_what_the_engine_refuses_by_itself_has_the_headers_of_every_refusal(target: Target) -> None:
-    """No browser guesses what it is, and no cache gives it to others: here a body whose chunks are none."""
+    """The headers prevent browsers from guessing the type and caches from sharing it. Here the chunks are malformed."""
     head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\nX-Project-ID: acme\r\n"
     with socket.create_connection(("127.0.0.1", target.server.port), 20) as connection:
         connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-test of the history checker: the engine over a store in memory passes, and each mutant of it is found.
+"""Self-test of the history checker: the engine on a store in memory passes, and each mutant of it is found.
 
-Each run is a second or two of threads on the storage verbs, with lives of fractions of a second. A race may miss its
-chance in a run so short; such a fault gets a few runs, and must be found in one.
+Each run has a second or two of threads on the storage verbs, with ttls of fractions of a second. A race may not occur
+in such a short run; such a fault gets a few runs, and must be found in one.
 """
 
 import pytest
@@ -22,7 +22,7 @@ RUNS = 3
 QUEUE = QueueRef("acme", "work")
 
 FAULTS = {
-    # what is planted: words of the sentence that must tell it
+    # the planted fault: words of the violation that must report it
     mutants.NonAtomicClaim: "was held by two claims at once",
     mutants.NonAtomicPop: "was popped twice",
     mutants.CounterRace: "was missed by a reader by marker",
@@ -49,7 +49,7 @@ FAULTS = {
 
 
 def violations_of(mutant: Mutant | None) -> list[Violation]:
-    """What the checker finds in a short history of the engine, or of a mutant of it."""
+    """Return the violations in a short history of the engine, or of a mutant of it."""
     with StorageTarget(EngineInMemory(mutant), BRISK_SPEED) as target:
         prepare(target)
         calls = labour(target, BRISK, Shift(SECONDS))
@@ -58,14 +58,14 @@ def violations_of(mutant: Mutant | None) -> list[Violation]:
 
 
 def test_the_engine_passes() -> None:
-    """Otherwise what follows would prove nothing."""
+    """Otherwise the other tests would prove nothing."""
     found = violations_of(None)
     assert not found, "\n".join(map(str, found))
 
 
 @pytest.mark.parametrize("fault", rotated(list(FAULTS), 2), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
-    """And told by its name."""
+    """The violation describes the planted fault."""
     found: list[str] = []
     for _ in range(RUNS):
         found = [violation.sentence for violation in violations_of(fault)]
@@ -77,7 +77,7 @@ def test_a_mutant_is_found(fault: Mutant) -> None:
 def call(
     verb: str, start: float, end: float, names: str = "", outcome: str = OK, worker: str = "someone", **more: object
 ) -> Call:
-    """A call on messages that letters name: a post brings them, a claim, a pop or a page shows them."""
+    """Return a call on messages named by letters: a post adds them, and a claim, pop or page returns them."""
     full = [f"acme/work/p/{letter}" for letter in names]
     if verb == "delete":
         more["name"] = full[0]
@@ -88,12 +88,12 @@ def call(
 
 
 def listing(start: float, end: float, names: str, reader: str = "r", worker: str = "someone") -> Call:
-    """A page that is not full."""
+    """Return a page that is not full."""
     return call("page", start, end, names, limit=20, reader=reader, worker=worker)
 
 
 def drained(*moments: tuple[int, str, str]) -> list[Call]:
-    """What the finisher does: at each moment it lists the first letters, and then claims the second ones."""
+    """Return the finisher's calls: at each time it lists the first letters, and then claims the second letters."""
     calls = []
     for at, listed, taken in moments:
         calls.append(listing(at, at + 0.1, listed, f"listing at {at}", FINISHER))
@@ -180,12 +180,12 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", POSSIBLE)
-def test_what_is_possible_is_no_violation(what: str) -> None:
-    """The benefit of the doubt, at its edges."""
+def test_a_possible_history_has_no_violation(what: str) -> None:
+    """The checker accepts histories that are only just possible."""
     assert [str(violation) for violation in check_history([POST, *POSSIBLE[what]])] == []
 
 
 @pytest.mark.parametrize("sentence", IMPOSSIBLE)
-def test_what_cannot_be_is_told_in_a_sentence(sentence: str) -> None:
-    """The smallest history that proves it."""
+def test_an_impossible_history_is_reported(sentence: str) -> None:
+    """Each history is the smallest that proves the violation."""
     assert sentence in "\n".join(violation.sentence for violation in check_history([POST, *IMPOSSIBLE[sentence]]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine whose clock is days off from what its store has recorded: refused with a sentence, unless forced."""
+"""A machine whose clock is days off the time in its store: the start is refused unless forced."""
 
 import contextlib
 import os
@@ -19,14 +19,14 @@ POST = {"messages": [{"body": "early", "ttl": 14 * DAY}]}
 
 
 def leave_a_message(uri: str, env: dict[str, str] | None = None) -> None:
-    """A store that recorded the moment of one post, by that clock."""
+    """Create a store that recorded the time of a post by that clock."""
     with ZqServer(uri, env=env) as server:
         assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
 
 
 @pytest.mark.parametrize("days", rotated([3, -3], 1))
 def test_a_clock_that_is_days_off_is_refused_unless_forced(tmp_path: Path, shifted, days: int) -> None:
-    """The sentence names ``--force-clock``; with it the server starts, keeps what it had and takes new posts."""
+    """The error names ``--force-clock``. With this option the server starts, keeps its messages and accepts posts."""
     uri = f"rocksdb://{tmp_path}/store"
     leave_a_message(uri)
     wrong = shifted(days * DAY)
@@ -38,7 +38,10 @@ def test_a_clock_that_is_days_off_is_refused_unless_forced(tmp_path: Path, shift
 
 
 def test_a_clock_set_right_after_a_forced_start_is_refused_again(tmp_path: Path, shifted) -> None:
-    """A store that served in a false future notices the return to the present; without a step nothing is refused."""
+    """A store that was used at a false future time detects the return to the present.
+
+    Without a step the server starts.
+    """
     uri = f"rocksdb://{tmp_path}/store"
     leave_a_message(uri, shifted(3 * DAY))
     assert "--force-clock" in sentence_of(ZqServer(uri))
@@ -47,7 +50,7 @@ def test_a_clock_set_right_after_a_forced_start_is_refused_again(tmp_path: Path,
 
 
 def test_a_clock_that_is_seconds_off_is_no_reason_to_refuse(tmp_path: Path, shifted) -> None:
-    """Time servers correct by seconds: neither direction stops a start. A daily run takes one of them."""
+    """Time servers correct clocks by seconds, so neither direction stops a start. A daily run takes one of them."""
     uri = f"rocksdb://{tmp_path}/store"
     leave_a_message(uri)
     for seconds in rotated([2, -1], 1):
@@ -59,19 +62,19 @@ MESSAGES = "/v2/queues/jobs/messages"
 CLAIMS = "/v2/queues/jobs/claims?limit=20"
 HALF_AN_HOUR = {"ttl": 1800, "grace": 60}
 SWEEPING = "[expiry]\nsweep_interval = 1\n"
-# Seconds after which a leap of a store's clock on the network is believed, with a margin; an embedded store ignores it.
+# Seconds, with a margin, after which a leap of a network store's clock is accepted; an embedded store ignores it.
 BELIEVED = 12.0 if CAMPAIGN else 0.0
 
 
 def offset(server: ZqServer) -> float:
-    """What the metrics say of the clocks."""
+    """Return the clock offset in the metrics."""
     page = ask(server.url, "GET", "/metrics").body.decode()
     [line] = [line for line in page.splitlines() if line.startswith("zq_clock_offset_seconds")]
     return float(line.split()[-1])
 
 
 def sweeps(server: ZqServer) -> float:
-    """Return how many rounds the sweeper has made."""
+    """Return the number of rounds of the sweeper."""
     page = ask(server.url, "GET", "/metrics").body.decode()
     [line] = [line for line in page.splitlines() if line.startswith("zq_sweep_seconds_count")]
     return float(line.split()[-1])
@@ -83,9 +86,11 @@ def put(server: ZqServer, body: str) -> None:
 
 
 def test_a_clock_that_leaps_ahead_for_seconds_destroys_nothing_and_stops_no_start(tmp_path: Path, leaping) -> None:
-    """An hour ahead for some sweeps: what has half an hour to live lives, what is claimed for it is not handed
-    out, and the server says that it is not ready, by the true difference. A worker that is killed meanwhile, or when
-    the clock is right again, is replaced; nobody forces a start, and what was posted at any time can be claimed."""
+    """The clock is an hour ahead for some sweeps; messages with half an hour to live stay, and claims stay valid.
+
+    The server reports that it is not ready and by how much. A worker killed in that time or later is replaced without
+    a forced start, and messages posted at any time can be claimed.
+    """
     with ZqServer(f"rocksdb://{tmp_path}/store", config=SWEEPING, env=leaping.env) as server:
         put(server, "claimed")
         assert ask(server.url, "POST", CLAIMS, HALF_AN_HOUR).status == 201

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens on real servers and every store: revoked on one, refused on all; what waits ends; secrets are nowhere
-(tenancy 2 and 10; attack B1 and B3)."""
+"""Tokens on servers with every store: revocation on all servers, waiting requests, and secrecy.
+
+The criteria are tenancy 2 and 10 and attack B1 and B3.
+"""
 
 import json
 import threading
@@ -23,7 +25,7 @@ QUEUES = "/v2/queues"
 
 
 class Deployment:
-    """Servers on one store. ``folder`` has the embedded one's."""
+    """Servers on a store. ``folder`` contains an embedded store."""
 
     def __init__(self, uri: str, servers: list[ZqServer], folder: Path) -> None:
         self.uri = uri
@@ -31,7 +33,7 @@ class Deployment:
         self.folder = folder
 
     def command(self, *arguments: str) -> str:
-        """What ``zq-server token`` prints."""
+        """Run ``zq-server token`` and return its output."""
         done = run("token", *arguments, "--store", self.uri)
         assert done.code == 0, done.error
         return done.said.strip()
@@ -40,7 +42,7 @@ class Deployment:
         return self.command("create", "--project", "acme", *arguments)
 
     def dump(self) -> bytes:
-        """All that the store holds."""
+        """Return the whole content of the store."""
         if self.uri.startswith("mongodb:"):
             client: MongoClient = MongoClient(self.uri)
             with client:
@@ -56,7 +58,7 @@ class Deployment:
 def deployment(
     request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
-    """Servers on one store: gunicorn and Granian on a shared one, Granian on the embedded one."""
+    """Return servers on a store: gunicorn and Granian on a shared store, Granian on the embedded store."""
     folder = tmp_path_factory.mktemp("credentials")
     uri = stores.empty(request.param, folder, "c")
     engines = ["granian"] if request.param == "rocksdb" else ["gunicorn", "granian"]
@@ -71,7 +73,7 @@ def called(server: ZqServer, token: str, method: str = "GET", path: str = QUEUES
 
 
 def test_a_token_that_is_revoked_is_refused_everywhere(deployment: Deployment) -> None:
-    """Within five seconds, on servers of both engines; another one goes on."""
+    """The token is refused within five seconds by servers with both engines; another token stays valid."""
     other = deployment.token("--name", "other")
     tokens: list[str] = []
 
@@ -86,19 +88,19 @@ def test_a_token_that_is_revoked_is_refused_everywhere(deployment: Deployment) -
         for server in deployment.servers:
             wait_for(lambda server=server: called(server, tokens[-1]).status == 401, 60, "it is refused")
 
-    soon(6.5, refused, before=revoke)  # five, and what a busy machine takes
+    soon(6.5, refused, before=revoke)  # five seconds, and a margin for a busy machine
     assert all(called(server, other).status == 200 for server in deployment.servers)
 
 
 def held(server: ZqServer, headers: dict[str, str]) -> tuple[float, float]:
-    """Return how many requests wait at a server, and how many streams are open."""
+    """Return the number of waiting requests and of open streams of a server."""
     lines = ask(server.url, "GET", "/metrics", headers=headers).body.decode().splitlines()
     figures = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("zq_waiters ", "zq_streams ")))
     return float(figures["zq_waiters"]), float(figures["zq_streams"])
 
 
 def test_what_waits_ends_with_its_token(deployment: Deployment) -> None:
-    """A waiter is answered 401, and a stream ends, before the 30 seconds of the waiters are over."""
+    """A waiting request gets 401, and a stream ends, before the 30 seconds of the wait are over."""
     token = deployment.token()
     ended: dict[str, object] = {}
 
@@ -136,7 +138,7 @@ def test_what_waits_ends_with_its_token(deployment: Deployment) -> None:
 
 
 def test_tokens_are_managed_while_the_servers_run(deployment: Deployment) -> None:
-    """On the command line, by the control socket where the store is embedded; and over HTTP."""
+    """Tokens are managed over HTTP and on the command line, which uses the control socket of an embedded store."""
     admin = deployment.command("create", "--admin")
     token = deployment.token("--name", "ci", "--scope", "produce:orders.*", "--days", "3")
     assert f"{token[3:13]} (ci) of acme: member; produce:orders.*;" in deployment.command("list", "--project", "acme")
@@ -149,7 +151,7 @@ def test_tokens_are_managed_while_the_servers_run(deployment: Deployment) -> Non
 
 
 def test_a_secret_is_nowhere(deployment: Deployment) -> None:
-    """Not in the store, the logs or the metrics."""
+    """The secret is neither in the store nor in logs or metrics."""
     tokens = [deployment.token() for _ in range(2)]
     admin = deployment.command("create", "--admin")
     headers = {"Authorization": f"Bearer {admin}", "X-Project-ID": "admin"}
@@ -167,7 +169,7 @@ def test_a_secret_is_nowhere(deployment: Deployment) -> None:
 
 
 def test_the_command_line_has_lines_in_the_audit_log(tmp_path: Path) -> None:
-    """Also where no server has the store open."""
+    """This also holds if no server has the store open."""
     told = tmp_path / "audit.log"
     lines = (
         f"export OS_STORAGE__URI=rocksdb://{tmp_path}/store OS_LOG__AUDIT={told}\nzq-server token create --project p\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server on an embedded store with a corrupt block: it says so, and everything else is served."""
+"""A server on an embedded store with a corrupt block: it reports the damage and serves all other data."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ JOBS, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
 
 
 def fill(path: Path) -> None:
-    """A long queue whose bodies take many blocks, and a short one."""
+    """Create a long queue whose bodies take many blocks, and a short queue."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     for queue, count in ((JOBS, MESSAGES), (OTHER, 20)):
         drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(count, now)]
@@ -36,7 +36,7 @@ def fill(path: Path) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store one of whose bodies' blocks is corrupt; it lies in the first third of ``jobs``."""
+    """Return a store with a corrupt block of bodies in the first third of ``jobs``."""
     path = tmp_path / "store"
     fill(path)
     flip(table_of(path, "bodies"))
@@ -50,7 +50,7 @@ def server(path: Path) -> Iterator[ZqServer]:
 
 
 def popped(server: ZqServer, queue: str) -> int:
-    """Pop everything; each answer is 200."""
+    """Pop all messages and return their number; each response is 200."""
     count = 0
     while True:
         answer = ask(server.url, "DELETE", f"/v2/queues/{queue}/messages?pop=20")
@@ -66,8 +66,10 @@ def metric(server: ZqServer, name: str) -> float:
 
 
 def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_more(server: ZqServer) -> None:
-    """The listing that meets it is answered with its own class, title and sentence, not "try again later"; from then on
-    /readyz says why, the metric counts, and the log names file and family."""
+    """A listing that reads the block gets an error of its own class and title, not "try again later".
+
+    Afterwards /readyz states the reason, the metric counts, and the log names file and family.
+    """
     assert ask(server.url, "GET", "/readyz").status == 200
     assert metric(server, "zq_store_corruptions_total") == 0
     path, pages = "/v2/queues/jobs/messages?limit=20&echo=true", 0
@@ -92,7 +94,7 @@ def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_m
 
 @pytest.mark.parametrize("claimed", [False, True], ids=["fresh", "lapsed"])
 def test_records_that_cannot_be_read_are_stepped_over(tmp_path: Path, claimed: bool) -> None:
-    """By pops and claims, of messages in the index and of fresh ones; a figure counts what is behind them."""
+    """Pops and claims skip them, with and without the index; counts include the messages behind them."""
     fill(tmp_path / "store")
     now = time.time()
     if claimed:
@@ -113,13 +115,12 @@ def test_records_that_cannot_be_read_are_stepped_over(tmp_path: Path, claimed: b
 
 
 def test_pops_step_over_what_cannot_be_read(server: ZqServer) -> None:
-    """All messages behind the corrupt block are handed out; only those in it are not: a block has a dozen."""
+    """All messages behind the corrupt block are delivered; a block has a dozen messages."""
     assert MESSAGES - 40 <= popped(server, "jobs") < MESSAGES
     assert ask(server.url, "GET", "/readyz").status == 503
 
 
 def test_claims_step_over_what_cannot_be_read(server: ZqServer) -> None:
-    """As pops do."""
     count = 0
     while (answer := ask(server.url, "POST", "/v2/queues/jobs/claims", {"ttl": 600, "grace": 60})).status == 201:
         count += len(answer.document["messages"])
@@ -128,7 +129,7 @@ def test_claims_step_over_what_cannot_be_read(server: ZqServer) -> None:
 
 
 def test_posts_and_other_queues_are_served_beside_a_corrupt_block(server: ZqServer) -> None:
-    """Before it is met and after."""
+    """This holds before the block is read and after."""
     popped(server, "jobs")
     assert ask(server.url, "GET", "/readyz").status == 503
     post = {"messages": [{"body": 1, "ttl": 600}]}
@@ -139,8 +140,10 @@ def test_posts_and_other_queues_are_served_beside_a_corrupt_block(server: ZqServ
 
 
 def test_a_sweep_steps_over_what_cannot_be_read(tmp_path: Path) -> None:
-    """Of messages that have expired, all go but those whose records lie in the corrupt block; so does all else, round
-    after round."""
+    """All expired messages except those in the corrupt block are removed.
+
+    Each round also removes other expired data.
+    """
     fill(tmp_path / "store")
     flip(table_of(tmp_path / "store", "messages"))
     storage = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
@@ -169,18 +172,18 @@ def test_a_sweep_steps_over_what_cannot_be_read(tmp_path: Path) -> None:
         ("Result incomplete: Write stall", None),
     ],
 )
-def test_damage_is_told_from_what_passes(text: str, damage: tuple[int, int] | None) -> None:
-    """By RocksDB's words, and with the place that they name."""
+def test_damage_is_distinguished_from_transient_errors(text: str, damage: tuple[int, int] | None) -> None:
+    """RocksDB's message shows the damage and its location."""
     assert is_damage(Exception(text)) is (damage is not None)
     if damage is not None:
         assert damage_location(Exception(text)) == damage
 
 
 def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(path: Path) -> None:
-    """RocksDB refuses all writes after that; the store is opened anew, and the family is not compacted any more."""
+    """RocksDB refuses all writes after that. The driver reopens the store and compacts the family no more."""
     storage, now = connect(f"rocksdb://{path}", sync="never"), time.time()
     try:
-        with storage._handle as (store, _), contextlib.suppress(Exception):  # it fails now, or leaves that to a write
+        with storage._handle as (store, _), contextlib.suppress(Exception):  # it fails now or in a later write
             store.compact("bodies")
 
         def posted() -> bool:
@@ -205,7 +208,7 @@ def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(p
 
 @pytest.fixture(scope="module")
 def holed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with a hundred staged entries, 600 bytes each, and a corrupt block in their middle."""
+    """Return a store with a hundred staged entries of 600 bytes and a corrupt block in the middle."""
     path = tmp_path_factory.mktemp("holed") / "store"
     store = Store(path, layout.FAMILIES, "never", 0)
     store.write([("staged", layout.number.pack(at), os.urandom(600)) for at in range(100)])
@@ -218,7 +221,10 @@ def holed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 def test_a_scan_that_meets_damage_does_not_end_as_if_nothing_were_behind_it(holed: Store, backwards: bool) -> None:
-    """RocksDB's binding says nothing, wherever the scan begins: a stage would be published without its second half."""
+    """RocksDB's binding reports no error, wherever the scan begins.
+
+    A stage would be published without its second half.
+    """
     end = layout.number.pack(100)
     hidden = [at for at in range(100) if not _readable(holed, at)]
     assert 0 < len(hidden) < 10
@@ -227,7 +233,8 @@ def test_a_scan_that_meets_damage_does_not_end_as_if_nothing_were_behind_it(hole
             list(holed.scan("staged", layout.number.pack(begin), end, backwards))
         assert not list(holed.scan("staged", layout.number.pack(hidden[0]), layout.number.pack(hidden[-1]), spare=True))
     behind = list(holed.scan("staged", layout.number.pack(hidden[-1] + 1), end, backwards))
-    # Backwards RocksDB needs the entry in front of the one that it gives out: the one beside the damage is not met.
+    # Backwards, RocksDB needs the entry before the one it returns, so the scan does not reach the entry next to the
+    # damage.
     assert len(behind) == 99 - hidden[-1] - backwards
     assert not list(holed.scan("staged", end, layout.number.pack(200), backwards))
 
@@ -240,7 +247,7 @@ def _readable(store: Store, at: int) -> bool:
 
 
 def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path: Path) -> None:
-    """As if it were all: it is refused, and nothing has changed."""
+    """The commit is refused and changes nothing."""
     now, path = time.time(), tmp_path / "store"
     drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:
@@ -253,7 +260,7 @@ def test_a_commit_does_not_publish_the_readable_part_of_a_damaged_stage(tmp_path
 
 
 def test_a_listing_of_history_stops_at_damage(tmp_path: Path) -> None:
-    """Its reader would take what is missing for never having been."""
+    """A reader would conclude that the missing records never existed."""
     now, path = time.time(), tmp_path / "store"
     drafts = [Draft(id, b'"' + os.urandom(300).hex().encode() + b'"', 3600, 0, "a") for id in new_ids(90, now)]
     with contextlib.closing(connect(f"rocksdb://{path}", sync="never")) as storage:

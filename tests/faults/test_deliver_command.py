@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-deliver``: a worker of its own beside servers that deliver nothing."""
+"""``zq-deliver``: a separate delivery worker for servers that do not deliver."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def post(server: ZqServer, *bodies: object) -> None:
 
 @contextmanager
 def delivering(uri: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A ``zq-deliver`` on a store."""
+    """Run ``zq-deliver`` on a store."""
     config = folder / "zq.conf"
     config.write_text(CONFIG)
     with open(folder / "log", "ab") as log:
@@ -41,7 +41,10 @@ def delivering(uri: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_it_delivers_what_servers_leave_until_it_is_told_to_end(store: RedisServer, tmp_path: Path) -> None:
-    """Such a server asks nobody and tells nobody; what comes while no worker is there, the next one delivers."""
+    """A server with ``deliver = false`` sends no confirmation requests and no deliveries.
+
+    The next worker delivers what has accumulated.
+    """
     with ZqServer(store.uri, config=f"{CONFIG}deliver = false\n") as server, Sink() as sink:
         with delivering(store.uri, tmp_path) as process:
             sink.subscribe(server.url, "jobs", "/good")
@@ -65,7 +68,7 @@ def test_it_delivers_what_servers_leave_until_it_is_told_to_end(store: RedisServ
 
 
 def test_it_ends_while_a_subscriber_does_not_answer(store: RedisServer, tmp_path: Path) -> None:
-    """What was under way is delivered again by the next one, at once: its lease was given back."""
+    """The worker releases the lease of its delivery, so the next worker repeats the delivery at once."""
     hangs, asked = threading.Event(), threading.Event()
 
     def hang(_handler: BaseHTTPRequestHandler) -> int:

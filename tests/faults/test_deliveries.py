@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deliveries to a real server of webhooks that fails, hangs, redirects and recovers, by a server that is killed."""
+"""Deliveries to a webhook server that fails, hangs, redirects and recovers, by servers that are killed."""
 
 import contextlib
 import threading
@@ -24,7 +24,7 @@ QUICK = {
     "maximum_delay": 11,
     "maximum_delay_retries": 0,
 }
-"""A policy of four tries: at once, after 0 s, 1 s, and of those that grow, 1 and 6 s."""
+"""A policy of four tries: at once, after 0 s, after 1 s, and with exponential delays of 1 and 6 s."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def publish(server: ZqServer, *bodies: object, topic: str = "news") -> None:
 
 @pytest.mark.one_store
 def test_a_subscriber_gets_what_is_posted_signed(server: ZqServer, sink: Sink) -> None:
-    """E5: the library's own check takes it, once."""
+    """E5: The webhook library verifies each delivery once."""
     made = sink.subscribe(server.url, "jobs", "/good", options={"post_headers": {"X-Own": "a"}})
     post(server, {"n": 1}, "two")
     wait_for(lambda: len(sink.came("/good")) >= 2, 60, "two deliveries")
@@ -71,7 +71,7 @@ def test_a_subscriber_gets_what_is_posted_signed(server: ZqServer, sink: Sink) -
 @pytest.mark.one_store
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_a_notification_has_the_attributes_of_its_message(server: ZqServer, sink: Sink, kind: str) -> None:
-    """Those of the message, and the trace context of its post; without them, no member."""
+    """The notification has the attributes of the message and the trace context of its post, if there are any."""
     sink.subscribe(server.url, "news", "/news", kind=kind)
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     path = f"/v2/{kind}s/news/messages"
@@ -87,7 +87,6 @@ def test_a_notification_has_the_attributes_of_its_message(server: ZqServer, sink
 
 @pytest.mark.one_store
 def test_a_template_carries_the_message(server: ZqServer, sink: Sink) -> None:
-    """9.8 [T]."""
     sink.subscribe(server.url, "jobs", "/good", options={"post_data": '{"messages": [{"body": "$zaqar_message$"}]}'})
     post(server, "x")
     [came] = wait_for(lambda: sink.came("/good"), 60, "a delivery")
@@ -96,7 +95,7 @@ def test_a_template_carries_the_message(server: ZqServer, sink: Sink) -> None:
 
 @pytest.mark.one_store
 def test_what_fails_is_tried_again_until_it_succeeds(server: ZqServer, sink: Sink) -> None:
-    """9.8: under one id."""
+    """9.8: All tries have the same id."""
     sink.subscribe(server.url, "jobs", "/bad", options={"_retry_policy": QUICK})
     sink.answers["/bad"] = 500
     post(server, "x")
@@ -112,7 +111,7 @@ def test_what_fails_is_tried_again_until_it_succeeds(server: ZqServer, sink: Sin
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 @pytest.mark.one_store
 def test_a_test_reaches_its_subscriber_and_a_refusal_is_told(server: ZqServer, sink: Sink, kind: str) -> None:
-    """Nobody else gets it; the reason has the status, and how the answer begins."""
+    """No other subscriber gets the test. The reason has the status and the start of the response."""
     made = sink.subscribe(server.url, "jobs", "/test", kind)
     sink.subscribe(server.url, "jobs", "/other", kind)
     path = f"/v2/{kind}s/jobs/subscriptions/{made['subscription_id']}/deliveries"
@@ -130,9 +129,9 @@ def test_a_test_reaches_its_subscriber_and_a_refusal_is_told(server: ZqServer, s
 @pytest.mark.store_of_the_day
 @pytest.mark.parametrize("kind", rotated(["queue", "topic"], 1))
 def test_what_was_given_up_is_shown_tried_again_and_dropped(server: ZqServer, sink: Sink, kind: str) -> None:
-    """Under the same id as before, with all attempts anew; two that redrive at once deliver each once."""
+    """A redrive keeps the id and restarts the attempts. Two concurrent redrives deliver each message once."""
     made = sink.subscribe(server.url, "jobs", "/dead", kind)
-    sink.answers["/dead"] = 302  # which is given up at once
+    sink.answers["/dead"] = 302  # a failure without retries
     path = f"/v2/{kind}s/jobs/subscriptions/{made['subscription_id']}/deliveries"
     (post if kind == "queue" else partial(publish, topic="jobs"))(server, *range(3))
 
@@ -167,7 +166,7 @@ def test_what_was_given_up_is_shown_tried_again_and_dropped(server: ZqServer, si
 
 @pytest.mark.one_store
 def test_a_redirection_is_not_followed(server: ZqServer, sink: Sink) -> None:
-    """E1; and there is no second try."""
+    """E1: The delivery is not tried again."""
     sink.subscribe(server.url, "jobs", "/moved")
     sink.answers["/moved"] = 302
     post(server, "x")
@@ -181,14 +180,13 @@ def test_a_redirection_is_not_followed(server: ZqServer, sink: Sink) -> None:
 
 @pytest.mark.one_store
 def test_nothing_goes_to_who_has_not_agreed_or_left(server: ZqServer, sink: Sink) -> None:
-    """E4."""
     source = "/v2/queues/jobs/subscriptions"
     assert ask(server.url, "POST", source, {"subscriber": f"{sink.url}/silent"}).status == 201
     gone = sink.subscribe(server.url, "jobs", "/gone")
     assert ask(server.url, "DELETE", f"{source}/{gone['subscription_id']}").status == 204
     sink.subscribe(server.url, "jobs", "/good")
     post(server, "x")
-    wait_for(lambda: sink.came("/good"), 60, "a delivery")  # of the notice that would be the others', too
+    wait_for(lambda: sink.came("/good"), 60, "a delivery")  # of the notification that the others would get too
     assert ask(server.url, "POST", source, {"subscriber": f"{sink.url}/silent"}).status == 201
     wait_for(lambda: len(sink.came("/silent", "SubscriptionConfirmation")) == 2, 60, "the second question")
     assert sink.came("/silent") == sink.came("/gone") == []
@@ -196,7 +194,7 @@ def test_nothing_goes_to_who_has_not_agreed_or_left(server: ZqServer, sink: Sink
 
 @pytest.mark.one_store
 def test_a_circle_ends(store_uri: str, sink: Sink) -> None:
-    """E4: what is delivered to its own queue comes five times."""
+    """E4: A message that is delivered to its own queue arrives five times."""
     with ZqServer(store_uri, config=f"{CONFIG}require_confirmation = false\n") as server:
         options = {
             "post_headers": {"X-Project-ID": PROJECT, "Client-ID": CLIENT},
@@ -217,7 +215,7 @@ def test_a_circle_ends(store_uri: str, sink: Sink) -> None:
 
 @pytest.mark.one_store
 def test_subscribers_of_topics_get_what_is_published_after_they_agreed(server: ZqServer, sink: Sink) -> None:
-    """Each what is of its topic, in order, under an id that no other message has."""
+    """Each subscriber gets the messages of its topic in order, each with a unique id."""
     publish(server, "before")
     sink.subscribe(server.url, "news", "/news", kind="topic")
     sink.subscribe(server.url, "other", "/other", kind="topic")
@@ -239,7 +237,10 @@ def test_subscribers_of_topics_get_what_is_published_after_they_agreed(server: Z
 @pytest.mark.store_of_the_day
 @pytest.mark.parametrize("kind", rotated(["queue", "topic"], 1))
 def test_killed_servers_deliver_all_that_they_accepted(store_uri: str, sink: Sink, kind: str) -> None:
-    """Each message goes to each confirmed subscriber at least once, and to nobody else, while servers are killed."""
+    """While servers are killed, each confirmed subscriber gets each message at least once.
+
+    Other subscribers get none.
+    """
     with contextlib.ExitStack() as stack:
         count = 1 if embedded(store_uri) else 2
         servers = [stack.enter_context(ZqServer(store_uri, config=CONFIG)) for _ in range(count)]
@@ -262,7 +263,7 @@ def test_killed_servers_deliver_all_that_they_accepted(store_uri: str, sink: Sin
 
 
 class Poster:
-    """Posts a number again and again, to each server in turn, until the end of the context."""
+    """A producer that posts ascending numbers to each server in turn until the end of the context."""
 
     def __init__(self, urls: list[str], path: str) -> None:
         self._urls = urls
@@ -293,8 +294,10 @@ class Poster:
 
 @pytest.mark.store_of_the_day
 def test_what_a_commit_publishes_is_delivered_once_it_is(server: ZqServer, sink: Sink) -> None:
-    """Staged messages are told of when a commit publishes them, each once though it was staged again under its key;
-    those of a stage that is dropped, never."""
+    """Staged messages are delivered when a commit publishes them, each once even if it was staged twice under its key.
+
+    Messages of a dropped stage are never delivered.
+    """
     sink.subscribe(server.url, "jobs", "/staged")
 
     def stage(name: str, *bodies: object, key: str = "") -> None:

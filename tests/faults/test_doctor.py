@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's checks of real Redis and MongoDB servers, each with a planted fault."""
+"""The doctor's checks of Redis and MongoDB servers, each with a planted fault."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.one_store]
 
 
 def statuses(uri: str, ahead: float = 0.0, **options: object) -> Mapping[str, Status]:
-    """Return the statuses of a store's checks; the machine's clock is ``ahead`` seconds ahead."""
+    """Return the statuses of a store's checks on a machine whose clock is ``ahead`` seconds ahead."""
     opened = diagnose(uri, lambda: local_time() + ahead, options)
     assert opened is not None
     with opened as checks:
@@ -34,7 +34,7 @@ def valkey() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def admin(valkey: RedisServer) -> Iterator[redis.Redis]:
-    """A connection with which a test changes the configuration, which is restored at the end."""
+    """Return a connection for changes of the configuration, which is restored at the end."""
     with redis.Redis(port=valkey.port) as client:
         before = client.config_get("maxmemory*", "appendonly", "appendfsync")
         yield client
@@ -68,7 +68,10 @@ def test_faults_of_redis_are_found_and_nothing_is_written(valkey: RedisServer, a
 def test_the_check_ends_with_the_sentence_of_the_start(
     valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If Redis evicts messages, or has another layout. After the start, the store has a layout that can be used."""
+    """This holds if Redis evicts messages or has another layout.
+
+    After a start, the store has a valid layout.
+    """
     monkeypatch.setenv("OS_STORAGE__URI", valkey.uri)
     connect(valkey.uri).close()
     assert run("--check").code == 0

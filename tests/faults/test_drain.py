@@ -33,7 +33,7 @@ def upload(server: ZqServer) -> Iterator[HTTPConnection]:
 
 @contextmanager
 def begun(*arguments: object) -> Iterator[list[Done]]:
-    """Run a command in a process of its own; it has ended when the list is not empty."""
+    """Run a command in a process of its own; the command has ended when the list is not empty."""
     done: list[Done] = []
     thread = threading.Thread(target=lambda: done.append(run_apart(*arguments)))
     thread.start()
@@ -46,7 +46,7 @@ def is_unready(server: ZqServer) -> bool:
 
 
 def test_a_drain_ends_with_the_last_request_and_can_be_undone(tmp_path: Path) -> None:
-    """Meanwhile the server serves, and each response closes its connection."""
+    """The server answers requests during the drain, and each response closes its connection."""
     uri = f"rocksdb://{tmp_path}/store"
     with ZqServer(uri, engine="granian") as server, upload(server) as connection:
         assert ask(server.url, "GET", "/healthz").status == 200
@@ -69,9 +69,9 @@ def test_a_drain_ends_with_the_last_request_and_can_be_undone(tmp_path: Path) ->
 
 
 def test_a_drain_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    """It says how many requests are in progress; an engine that does not count takes the whole time.
+    """The command prints the number of requests in progress.
 
-    Another command can end it before.
+    An engine that does not count them takes the whole time, and another command can end the drain earlier.
     """
     uri = f"rocksdb://{tmp_path}/store"
     with ZqServer(uri, engine="granian") as server, upload(server):
@@ -94,7 +94,7 @@ def test_a_drain_ends_when_its_time_is_over(tmp_path: Path) -> None:
 
 
 def test_all_workers_of_a_server_drain(store: RedisServer, tmp_path: Path) -> None:
-    """Each counts its own requests."""
+    """Each worker counts its own requests."""
     config = f"[server]\nworkers = 3\ncontrol = {tmp_path}/control.sock\n"
     with ZqServer(store.uri, engine="granian", config=config) as server:
         wait_for(lambda: server.output.count("is serving") == 3, 30, "all workers serve")
@@ -132,7 +132,7 @@ def test_a_drain_without_a_server_is_rejected(tmp_path: Path) -> None:
 
 
 def test_the_time_is_bounded(tmp_path: Path) -> None:
-    """On the command line and at the socket."""
+    """The limit applies on the command line and at the socket."""
     with pytest.raises(SystemExit):
         run("drain", "--wait", "3601")
     with ZqServer(f"rocksdb://{tmp_path}/store", engine="granian") as server:

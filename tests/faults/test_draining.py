@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a server that others stand beside: traffic goes there, and no request fails.
+"""The shutdown of a server next to other servers: traffic moves there, and no request fails.
 
-Under Granian; gunicorn has a proxy in front, which repeats what was refused.
+Granian serves directly; gunicorn has a proxy in front, which repeats refused requests.
 """
 
 import os
@@ -28,7 +28,7 @@ BODY = b'{"messages":[{"body":1}]}'
 
 
 def test_a_stopping_server_refuses_new_connections_at_once(engine: str, tmp_path: Path) -> None:
-    """While a request is still under way: nobody hangs until that is over, as who is refused goes to another server."""
+    """The client can use another server at once, even while the first server completes its last request."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         upload = HTTPConnection("127.0.0.1", server.port, timeout=30)
         upload.putrequest("POST", "/v2/queues/q/messages")
@@ -48,7 +48,7 @@ def test_a_stopping_server_refuses_new_connections_at_once(engine: str, tmp_path
 
 
 def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) -> None:
-    """For ``drain_delay`` seconds readiness fails, health does not, and each answer ends its connection."""
+    """For ``drain_delay`` seconds readiness fails, health does not, and each response closes its connection."""
     config = "[server]\ndrain_delay = 5\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=config) as server:
         kept = HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -71,7 +71,7 @@ def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) ->
 
 
 class Producer:
-    """Posts to one of two servers; who is refused a connection tries the other."""
+    """A producer that posts to one of two servers and tries the other if a connection is refused."""
 
     def __init__(self, ports: list[int], *, keeps: bool) -> None:
         self._ports = ports
@@ -90,7 +90,7 @@ class Producer:
         self._thread.join()
 
     def is_beyond(self, posted: int) -> bool:
-        """Whether it has posted more than that."""
+        """Return whether the producer has posted more messages than ``posted``."""
         return self.posted > posted
 
     def _go_on(self) -> None:
@@ -123,8 +123,10 @@ class Producer:
 
 
 def test_a_rolling_restart_fails_no_request(engine: str, store: RedisServer) -> None:
-    """Two servers on a store, one of which drains before, stopped and started in turn while producers post that keep
-    their connections and that do not."""
+    """Two servers on a store are restarted in turn, one of them with a drain.
+
+    Some producers keep their connections, others do not.
+    """
     with ExitStack() as stack:
         configs = [f"[server]\ndrain_delay = {seconds}\n" for seconds in (0, 1)]
         servers = [stack.enter_context(ZqServer(store.uri, engine=engine, config=config)) for config in configs]
@@ -162,8 +164,7 @@ def post(connection: HTTPConnection) -> tuple[int, str | None]:
 
 
 def test_who_is_connected_when_the_end_begins_is_heard(engine: str, tmp_path: Path) -> None:
-    """A request that is sent at that moment is answered, as the last one on its connection: on kept connections, on new
-    ones and on those that the worker has not even accepted."""
+    """The request is answered and the connection closes, for kept, new and not yet accepted connections."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server, ExitStack() as stack:
         connections = [stack.enter_context(closing(connected(server))) for _ in range(10)]
         assert {post(kept)[0] for kept in connections[:5]} == {201}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of stages, fences and producers beside what earlier versions of zq stored, or store meanwhile: all of it is
-listed, without the moments that they did not note."""
+"""Listings of stages, fences and producers that earlier versions of zq stored, or store concurrently.
+
+All are listed, without the times that earlier versions did not store.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +22,7 @@ from zq.storage.ordered import layout as ordered
 from zq.storage.redis import layout
 
 Forget = Callable[[], object]
-"""Makes the store look as an earlier version would have left it."""
+"""A function that changes the store as an earlier version would have left it."""
 
 
 def scene_at(closing: ExitStack, uri: str) -> Scene:
@@ -67,7 +69,7 @@ def former(request: pytest.FixtureRequest, stores: Stores) -> Iterator[tuple[Sce
 
 
 def test_what_an_earlier_version_stored_is_listed_without_moments(former: tuple[Scene, Forget]) -> None:
-    """Until it is at its next epoch or batch."""
+    """The times are missing until the next epoch or batch."""
     scene, forget = former
     for name in ("a", "b"):
         scene.fence(name)
@@ -87,7 +89,7 @@ def test_what_an_earlier_version_stored_is_listed_without_moments(former: tuple[
 
 
 def test_what_a_server_of_an_earlier_version_does_meanwhile_is_found_out() -> None:
-    """On Redis, where it lists nothing: what it made, what it dropped, and what it brought to its next epoch."""
+    """On Redis, an earlier version does not update the list. A listing finds its additions, removals and new epochs."""
     with ExitStack() as closing:
         server = closing.enter_context(RedisServer())
         client = closing.enter_context(redis.Redis(port=server.port))
@@ -96,14 +98,14 @@ def test_what_a_server_of_an_earlier_version_does_meanwhile_is_found_out() -> No
         scene.stage("s")
         client.hset(keys.fences[0], mapping={"a": 2, "b": 1})
         assert listed(scene, Work.FENCE) == [KnownFence("a", 2, None), KnownFence("b", 1, None)]
-        client.hdel(keys.stages, "s")  # in number, what is listed is as before
+        client.hdel(keys.stages, "s")  # the number of listed stages is unchanged
         client.hset(keys.fences[0], "c", 1)
         assert names(scene, Work.STAGE) == []
         assert names(scene, Work.FENCE) == ["a", "b", "c"]
 
 
 def test_every_verb_on_redis_keeps_the_list_right() -> None:
-    """Without a listing that would put it right; and what goes leaves no moment behind."""
+    """No listing repairs the list in between, and removals leave no times behind."""
     with ExitStack() as closing:
         server = closing.enter_context(RedisServer())
         client = closing.enter_context(redis.Redis(port=server.port))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the keys by which bodies are encrypted, on a real server (F2)."""
+"""The file of encryption keys of a server (F2)."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ OLD, NEW = (f"{name} {b64encode(bytes([number] * 32)).decode()}\n" for name, num
 
 
 def test_keys_are_taken_over_at_hup_and_no_body_is_in_the_files(tmp_path: Path) -> None:
-    """What the old key sealed is read beside what the new one seals; a wrong file changes nothing."""
+    """Bodies of the old and of the new key are readable; an invalid file changes nothing."""
     keys, store = tmp_path / "keys", tmp_path / "store"
     keys.write_text(OLD)
     keys.chmod(0o600)
@@ -58,7 +58,7 @@ def test_keys_are_taken_over_at_hup_and_no_body_is_in_the_files(tmp_path: Path) 
     assert b"cleartext" not in held
 
 
-def test_a_file_that_others_can_read_is_no_start(tmp_path: Path) -> None:
+def test_a_key_file_that_others_can_read_is_refused_at_the_start(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(OLD)
     keys.chmod(0o644)
@@ -70,8 +70,10 @@ def test_a_file_that_others_can_read_is_no_start(tmp_path: Path) -> None:
 @pytest.mark.store_of_the_day
 @pytest.mark.parametrize("kind", ["rocksdb", "redis"])
 def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
-    """``zq-server rekey``, by the server that has an embedded store open, or on the store itself: then the old line is
-    needed by nothing, whatever it has sealed, in queues and topics."""
+    """``zq-server rekey`` runs in the server that has the embedded store open, or on the store itself.
+
+    Afterwards no body in queues and topics needs the old key.
+    """
     keys, config = tmp_path / "keys", tmp_path / "zq.conf"
     keys.write_text(OLD)
     keys.chmod(0o600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks that step back while a store removes what has expired: nothing alive goes, nothing that has gone returns."""
+"""Clocks that step back during removal of expired messages: no live message is removed, and no expired one returns."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ BATCH = 20
 
 
 class Machine:
-    """A machine whose wall clock can be set, and whose monotonic clock goes on."""
+    """A machine with a settable wall clock and a monotonic clock."""
 
     def __init__(self, start: float) -> None:
         self.ticks = 1000.0
@@ -39,7 +39,7 @@ class Machine:
 
 @pytest.mark.parametrize("back", [0.5, 86400 * 400])
 def test_a_wall_clock_set_back_while_sweeps_run(storage: Storage, back: float):
-    """At each moment of the server's clock exactly what has not expired is there, before, at and after the step."""
+    """Before, at and after the step the store has exactly the messages that are not expired by the server's clock."""
     configure(storage, Expiry(delete_on_read=False))
     machine = Machine(storage.now())
     clock = StoreClock(machine.read, machine.monotonic)
@@ -64,7 +64,10 @@ def test_a_wall_clock_set_back_while_sweeps_run(storage: Storage, back: float):
 
 @pytest.mark.parametrize("ahead", [1, 59])
 def test_a_store_that_was_used_in_the_near_future_waits_for_the_present(tmp_path: Path, monkeypatch, ahead: float):
-    """Its time stands still until the machine's clock has caught up: what had expired stays so, and goes."""
+    """The store's time stands still until the machine's clock has caught up.
+
+    Expired messages stay expired and are removed.
+    """
     uri = f"rocksdb://{tmp_path}/store"
     true_time, shift = time.time, ahead
     monkeypatch.setattr(time, "time", lambda: true_time() + shift)
@@ -77,7 +80,7 @@ def test_a_store_that_was_used_in_the_near_future_waits_for_the_present(tmp_path
     held = scene.take(BATCH, ttl=600)
     assert ids_of(held.messages) == extended
     seen = layout.ms(storage.now())
-    storage.maintain(storage.now())  # records the moment
+    storage.maintain(storage.now())  # stores the time
     storage.close()
 
     shift = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 in the middle of sweeps of the embedded store: index and record go together (S-B2, L3)."""
+"""kill -9 during sweeps of the embedded store: index and record are removed together (S-B2, L3)."""
 
 import random
 import time
@@ -18,11 +18,11 @@ from zq.model.expiry import Expiry
 from zq.storage import connect
 
 QUEUES = [QueueRef(PROJECT, name) for name in ("one", "two")]
-# Messages of each queue that have expired when the server starts, at the first attempt.
+# Number of messages per queue that are expired when the server starts, at the first attempt.
 CROWD = 5_000
-# Each with a store of its own and twice the crowd: a quick machine sweeps the first before it is killed.
+# Each attempt has a store of its own and twice the messages: a fast machine sweeps the first before the kill.
 ATTEMPTS = 6
-# Rounds begin at once; in batches of this size most of a sweep's time is spent inside of one.
+# Rounds begin at once; with batches of this size, most of the time of a sweep is spent within a batch.
 SWEEP = "[expiry]\nsweep_interval = 0.1\nsweep_batch_size = 200\ndelete_on_read = false\n"
 KILLS = 3
 UNSWEPT = Expiry(sweep=False, delete_on_read=False, compaction_filter=False)
@@ -35,13 +35,13 @@ def uri(tmp_path: Path) -> str:
 
 @contextmanager
 def looked_at(uri: str, queue: QueueRef) -> Iterator[Scene]:
-    """The queue as it lies in a store that no server has open; nothing is removed by looking."""
+    """Open the queue of a store that no server has open, without sweeping it."""
     with closing(connect(uri, expiry=UNSWEPT)) as storage:
         yield Scene(storage, ManualClock(storage.now()), queue)
 
 
 def prepare(uri: str, crowd: int) -> dict[QueueRef, list[str]]:
-    """A crowd that expired a moment ago among messages that live, by themselves or by a claim; the living, in order."""
+    """Create expired messages among live ones, whose ttl or claim keeps them. Return the live ones in order."""
     living = {}
     with closing(connect(uri, expiry=UNSWEPT)) as storage:
         for queue in QUEUES:
@@ -56,7 +56,7 @@ def prepare(uri: str, crowd: int) -> dict[QueueRef, list[str]]:
 
 
 def test_kills_in_the_middle_of_sweeps_leave_a_whole_store(uri: str) -> None:
-    """After each kill records and indexes agree, all that lives is there, and what has gone stays away."""
+    """After each kill records and indexes agree, all live messages exist, and removed messages stay removed."""
     for attempt in range(ATTEMPTS):
         store, crowd = f"{uri}-{attempt}", CROWD << attempt
         living = prepare(store, crowd)
@@ -72,7 +72,10 @@ def test_kills_in_the_middle_of_sweeps_leave_a_whole_store(uri: str) -> None:
 
 
 def kill_in_sweeps(uri: str, living: dict[QueueRef, list[str]], expired: int) -> list[int]:
-    """Start and kill until ``KILLS`` have come amid sweeps, or nothing is left to sweep: what was left each time."""
+    """Start and kill until ``KILLS`` kills hit a sweep or all is swept.
+
+    Return the number of expired messages after each.
+    """
     left = [expired]
     patience = 0.25
     with closing(ZqServer(uri, config=SWEEP)) as server:
@@ -86,7 +89,7 @@ def kill_in_sweeps(uri: str, living: dict[QueueRef, list[str]], expired: int) ->
 
 
 def whole_and_alive(uri: str, living: dict[QueueRef, list[str]]) -> int:
-    """Fails unless the store is whole and shows exactly what lives; how many have expired and are still there."""
+    """Assert that the store is consistent and has exactly the live messages. Return the number of expired ones."""
     whole(uri)
     expired = 0
     for queue, ids in living.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps of queues that are deleted and purged meanwhile, and of a crowd that expires at the same moment."""
+"""Sweeps concurrent with deletions and purges of queues, and of many messages that expire together."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from zq.storage import connect
 from zq.storage.api import Storage
 
 ROUNDS = 12
-# Messages that expire at the same moment; ``FEW`` on the other stores.
+# Number of messages that expire together; other stores have ``FEW``.
 EXPIRED = {"rocksdb": 50_000}
 FEW = 5_000
 LIVING = 1_000
@@ -26,7 +26,7 @@ CLAIMERS = 3
 
 @pytest.fixture
 def scene(store_uri: str) -> Iterator[Scene]:
-    """An open store that is whole when it is closed."""
+    """Return an open store, and check its integrity after it is closed."""
     with closing(connect(store_uri)) as storage:
         yield Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
     whole(store_uri)
@@ -34,7 +34,7 @@ def scene(store_uri: str) -> Iterator[Scene]:
 
 @pytest.fixture
 def sweepers(scene: Scene, store_uri: str) -> Iterator[list[Storage]]:
-    """Whoever sweeps the store: each of its servers, and an embedded one has one."""
+    """Return the storages that sweep the store: one for each of two servers, or a single one for an embedded store."""
     if store_uri.startswith("rocksdb:"):
         yield [scene.storage]
     else:
@@ -44,7 +44,7 @@ def sweepers(scene: Scene, store_uri: str) -> Iterator[list[Storage]]:
 
 @pytest.mark.parametrize("both", [False, True], ids=["delete", "delete and purge"])
 def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, sweepers: list[Storage], both: bool):
-    """Over and over, with what expires in it, while others sweep and read: the new queue keeps what it was given."""
+    """The queue is dropped repeatedly during sweeps and reads: the new queue keeps all its messages."""
     shift = RunningWorkers(1)
 
     def drop(number: int) -> None:
@@ -83,7 +83,7 @@ def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, swee
 
 @pytest.mark.store_of_the_day
 def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri: str):
-    """While all of it is swept, claims get every living message once and nothing that has expired; then it is gone."""
+    """During the sweep, claims return every live message once and no expired one; afterwards no expired one is left."""
     crowd = EXPIRED.get(store_uri.split(":")[0], FEW)
     living = list(itertools.chain.from_iterable(fill(scene, crowd)))
     configure(scene.storage, Expiry(delete_queue_size=500))
@@ -116,7 +116,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
 
 
 def fill(scene: Scene, crowd: int) -> Iterator[list[str]]:
-    """Messages that expire together, with living ones all along the queue; the ids of these, batch by batch."""
+    """Post messages that expire together, with live messages in between; yield the ids of the live ones by batch."""
     for start in range(0, crowd, 1000):
         scene.post(min(1000, crowd - start), ttl=60)
         yield scene.post(LIVING * 1000 // crowd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who can reach a real server that authenticates nobody: not the network, and no page by a name of its own (S8)."""
+"""Exposure of a server without authentication: neither the network nor a page with a foreign host reaches it (S8)."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ EVIL = {"Host": "evil.example:8888"}
 
 
 def raw(server: ZqServer, request: bytes) -> bytes:
-    """All that the server answers to these bytes."""
+    """Return all bytes that the server answers to these bytes."""
     with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """Exit code 2, and no store is made."""
+    """The command exits with code 2 and creates no store."""
     server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0").launch()
     try:
         assert server.wait(30) == 2
@@ -35,7 +35,7 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
-    """Once, not by each process; HTTP/1.0 may do without a Host then, but a foreign one is refused."""
+    """Only one process warns. HTTP/1.0 may omit Host then, but a foreign host is refused."""
     trusting = {"OS_SERVER__TRUST_NETWORK": "true"}
     with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", engine="granian", env=trusting) as server:
         for start in (1, 2):
@@ -52,7 +52,7 @@ def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_page_of_somebody_else_reaches_nothing(tmp_path: Path, engine: str) -> None:
-    """DNS rebinding: a Host of another's, or none, on any route; what HUP allows is served from then on."""
+    """DNS rebinding: a foreign or missing Host is refused on any route. A reload by HUP can allow hosts."""
     file = tmp_path / "zq.conf"
     file.write_text("[server]\nallowed_hosts =\n")
     with ZqServer(f"rocksdb://{tmp_path}/store", "--config", str(file), engine=engine) as server:
@@ -76,7 +76,7 @@ def test_a_page_of_somebody_else_reaches_nothing(tmp_path: Path, engine: str) ->
 
 
 def test_gunicorn_beyond_this_machine_needs_a_proxy(tmp_path: Path) -> None:
-    """Each slow client would hold one of its threads."""
+    """Each slow client would occupy a thread."""
     env = {"OS_SERVER__TRUST_NETWORK": "true"}
     server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", engine="gunicorn", env=env)
     assert "set [server] behind_proxy = true, bind to 127.0.0.1, or use engine = granian." in sentence_of(server)

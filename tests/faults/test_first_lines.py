@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server says first: what it is and whom it believes, or in a sentence why it cannot listen."""
+"""The first log lines of a server: its version and whom it trusts, or why it cannot listen."""
 
 import re
 import socket
@@ -17,7 +17,7 @@ PASSWORD = "s3cretPw"
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_path: Path) -> None:
-    """They are lines of the log, and the engine's own come after them."""
+    """The lines are log lines, and the engine's own lines follow."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:5]]
     assert lines == [
@@ -30,9 +30,10 @@ def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_p
 
 
 def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative store's folder is named in full, and an address of IPv6 is in brackets.
+    """The folder of a relative store is absolute, and an IPv6 address is in brackets.
 
-    The console is at a name that a browser can open. The address of metrics is named when it is listened on.
+    The console's URL has a name that a browser can open. The address of metrics is logged once the server listens on
+    it.
     """
     monkeypatch.setenv("OS_STORAGE__URI", f"redis://user:{PASSWORD}@[::1]:6379/0?password={PASSWORD}")
     monkeypatch.setenv("OS_SERVER__BIND", "::")
@@ -49,7 +50,7 @@ def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_port_in_use_is_one_sentence_at_once(engine: str, tmp_path: Path) -> None:
-    """With the exit code of every refused start; nothing else is in the log, and no store is made."""
+    """The exit code is that of every refused start. The log has no other line, and no store is created."""
     server = ZqServer(f"rocksdb://{tmp_path}/store", engine=engine)
     with socket.socket() as other:
         other.bind(("127.0.0.1", server.port))
@@ -62,7 +63,7 @@ def test_a_port_in_use_is_one_sentence_at_once(engine: str, tmp_path: Path) -> N
 
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
-    """192.0.2.1 is nobody's, by RFC 5737."""
+    """192.0.2.1 is reserved for documentation by RFC 5737."""
     env = {"OS_SERVER__TRUST_NETWORK": "true", "OS_SERVER__BEHIND_PROXY": "true"}
     server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "192.0.2.1", env=env)
     assert f"cannot listen on 192.0.2.1:{server.port}: Cannot assign requested address." in sentence_of(server)

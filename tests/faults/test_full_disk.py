@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full for a while: refused cleanly, nothing half-written, and well again without a restart."""
+"""A disk that is temporarily full: clean refusals, no partial writes, and recovery without a restart."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 class Poster:
-    """Posts bodies "0...", "1...", and knows which were acknowledged and which refused."""
+    """A producer of bodies "0...", "1...", which records acknowledged and refused posts."""
 
     def __init__(self, disk: Disk) -> None:
         self._server = disk.server
@@ -40,7 +40,7 @@ class Poster:
         self.refused: list[str] = []
 
     def post(self) -> Answer:
-        """One post of two messages; 201 or 503."""
+        """Post two messages; the status must be 201 or 503."""
         bodies = [f"{self._next}{half}{self._filling}" for half in "ab"]
         self._next += 1
         document = {"messages": [{"body": body, "ttl": 3600} for body in bodies]}
@@ -58,7 +58,7 @@ def listed(server: ZqServer) -> list[str]:
 
 
 def test_a_full_disk_refuses_writes_cleanly_and_the_server_recovers_by_itself(disk: Disk) -> None:
-    """503 and a log line; no refused post is ever seen; with space again posts pass, also after kill -9."""
+    """Posts get 503 and a log line; refused posts never appear. With space again posts succeed, also after kill -9."""
     server = disk.server
     poster = Poster(disk)
     for _ in range(5):
@@ -93,7 +93,7 @@ def test_a_full_disk_refuses_writes_cleanly_and_the_server_recovers_by_itself(di
 
 
 def test_deletes_and_claims_on_a_full_disk_happen_wholly_or_not_at_all(disk: Disk) -> None:
-    """What was answered with 503 has not happened, what was acknowledged has, before and after kill -9."""
+    """Refused changes have no effect and acknowledged ones have, before and after kill -9."""
     server = disk.server
     poster = Poster(disk)
     for _ in range(3):
@@ -128,7 +128,7 @@ def refused(poster: Poster) -> Answer | None:
 
 
 def reads_tell_the_truth(server: ZqServer, poster: Poster) -> None:
-    """Reading a full store works or answers 503; it never shows what was refused."""
+    """Assert that reads of a full store succeed or get 503, and never show refused messages."""
     try:
         answer = ask(server.url, "GET", f"{QUEUE}/messages?limit=20&echo=true")
     except Lost as error:

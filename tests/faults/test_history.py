@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short histories of the storage verbs, and of servers that are killed, checked against the laws L1 to L8.
+"""Short histories of the storage verbs, and of killed servers, checked against the laws L1 to L8.
 
-A server store gets several processes, the embedded store has one process with many threads. ``ZQ_HISTORY_SECONDS``
-sets the length (``tests.campaign.histories.runs``). ``tests/campaign/histories`` has the other
-nemeses.
+A server store gets several processes, the embedded store one process with many threads. ``ZQ_HISTORY_SECONDS`` sets
+the length (``tests.campaign.histories.runs``). ``tests/campaign/histories`` has other faults.
 """
 
 from pathlib import Path
@@ -21,7 +20,7 @@ PROCESSES = 3
 
 @pytest.mark.timeout(600 + 5 * TOTAL)
 def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
-    """Claims lapse after a second or two, messages expire, and late holders come back."""
+    """Claims expire after a second or two, messages expire, and late holders return."""
     for project_suffix, seconds in rounds(SECONDS):
         with StorageTarget(connect(store_uri)) as target:
             prepare(target, project_suffix)
@@ -38,7 +37,7 @@ def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
 @pytest.mark.store_of_the_day
 @pytest.mark.parametrize("kind", ["rocksdb", "mongodb", "redis"])
 def test_killed_servers_keep_the_laws(kind: str, tmp_path: Path) -> None:
-    """A call that a kill interrupts has happened or has not, and what was acknowledged is there afterwards."""
+    """An interrupted call has taken effect or not, and acknowledged calls have."""
     with (
         deployed(kind, tmp_path) as deployment,
         logs_told(deployment.servers),

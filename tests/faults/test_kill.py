@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of a worker, and after each verb: a restart finds what was acknowledged (L1, L2, L3, L6, L7).
+"""kill -9 of a worker, and after each verb: a restart finds all acknowledged changes (L1, L2, L3, L6, L7).
 
 ``test_history.py`` kills servers under load.
 """
@@ -19,7 +19,7 @@ SEEDED = 1500
 
 @pytest.fixture
 def server(store_uri: str, engine: str) -> Iterator[ZqServer]:
-    """A server that a test may kill; whatever became of it, its store is whole."""
+    """Return a server that a test may kill, and check the store's integrity afterwards."""
     with ZqServer(store_uri, engine=engine) as started:
         yield started
     whole(store_uri)
@@ -30,7 +30,7 @@ def bodies(url: str, queue: str) -> list[str]:
 
 
 def seed(url: str, queue: str) -> list[str]:
-    """Fill a queue with bodies "0", "1", ...; returns them."""
+    """Fill a queue with bodies "0", "1", ... and return them."""
     names = [str(number) for number in range(SEEDED)]
     for start in range(0, SEEDED, 500):
         document = {"messages": [{"body": name, "ttl": 3600} for name in names[start : start + 500]]}
@@ -39,7 +39,7 @@ def seed(url: str, queue: str) -> list[str]:
 
 
 def test_a_killed_worker_is_replaced_with_everything_in_place(server: ZqServer) -> None:
-    """The master starts a new one, which opens the store that the kernel has let go of."""
+    """The master starts another worker, which opens the store after the kernel has released its lock."""
     names = seed(server.url, "jobs")
     for worker in server.worker_pids:
         os.kill(worker, signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_a_killed_worker_is_replaced_with_everything_in_place(server: ZqServer) 
 
 
 def test_each_verb_that_was_acknowledged_survives_a_kill_right_after_it(server: ZqServer) -> None:
-    """One kill after one of each: create, patch, post, claim, renew, release, delete, bulk delete, pop, purge, drop."""
+    """The verbs are create, patch, post, claim, renew, release, delete, bulk delete, pop, purge and drop."""
 
     def done(method: str, path: str, document: object = None) -> Answer:
         answer = ask(server.url, method, f"/v2/queues/{path}", document)

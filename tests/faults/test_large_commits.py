@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A commit of thousands of messages, and the server that carries it out killed at any moment of it (extensions 9).
+"""A commit of thousands of messages, and kills of its server at any time (extensions 9).
 
-The commit is asked for again until there is an answer, of the other server or of the one that was started again. Then
-everything is published, once, and nothing of the settled claims is left; before, nothing of it is to be seen by half.
+The commit is repeated until another server or the restarted one answers. Then all messages are published once and the
+settled claims are empty; before, no partial effect is visible.
 """
 
 import random
@@ -21,14 +21,14 @@ PART = 400
 CLAIMS = 10
 HELD = 20
 KILLS = 2
-# Seconds within which a killed commit is over, its time for preparing included.
+# Seconds within which a killed commit ends, including its time limit for preparation.
 PATIENCE = 120
-# Done, or still being carried out when the patience of the server ended.
+# Done, or still in progress when the server stopped waiting.
 DECIDED = (200, 202)
 
 
 class Batch:
-    """One commit: what it makes and what it takes."""
+    """A commit, with the messages that it publishes and settles."""
 
     def __init__(self, urls: list[str], number: int) -> None:
         self.urls, self.number = urls, number
@@ -54,13 +54,13 @@ class Batch:
         return ask(self.urls[0], method, path, document, timeout=60).status
 
     def commit(self) -> int:
-        """The status of the first server's answer; 0 if there is none."""
+        """Commit on the first server and return the status; 0 if there is no response."""
         with suppress(Lost):
             return self.ask("POST", "/v2/commits", self.document)
         return 0
 
     def insist(self) -> dict[str, Any]:
-        """The answer, of whichever server gives one."""
+        """Repeat the commit on any server until it is done; return the response."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with suppress(Lost):
@@ -72,7 +72,7 @@ class Batch:
         raise AssertionError("The commit does not come to an end.")
 
     def check(self) -> None:
-        """All of it has happened, once, in order."""
+        """Assert that the commit took effect completely, once and in order."""
         told = self.insist()
         assert (told["published"], told["deleted"]) == (STAGED, CLAIMS * HELD)
         url = self.urls[-1]
@@ -82,7 +82,7 @@ class Batch:
 
 @pytest.mark.store_of_the_day
 def test_a_large_commit_survives_the_death_of_its_server(store_uri: str) -> None:
-    """Whole or not at all at the moment of death, and whole in the end."""
+    """At the death the commit has taken effect completely or not at all, and in the end completely."""
     with ExitStack() as stack:
         count = 1 if embedded(store_uri) else SERVERS - 1
         servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of the layout in stores that servers share: a store of another number is refused unchanged."""
+"""The layout number of shared stores: a store with another number is refused unchanged."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def content(client: MongoClient[Any], database: str) -> dict[str, Any]:
 
 
 def test_a_mongodb_store_has_a_number(server: MongoServer) -> None:
-    """The first start writes it; a later one reads it."""
+    """The first start writes the number, and later starts read it."""
     with server.client() as client:
         for _ in range(2):
             mongodb.connect(server.uri).close()
@@ -44,7 +44,7 @@ def test_a_mongodb_store_has_a_number(server: MongoServer) -> None:
 
 
 def test_a_mongodb_store_of_version_0_1_0_gets_its_number(server: MongoServer) -> None:
-    """It has the same layout and no number; its messages are handed out."""
+    """The store has the same layout without a number; its messages are delivered."""
     with server.client() as client:
         storage = mongodb.connect(server.uri)
         storage.messages.post(JOBS, drafts(3, storage.now()), storage.now())
@@ -58,7 +58,7 @@ def test_a_mongodb_store_of_version_0_1_0_gets_its_number(server: MongoServer) -
 
 @pytest.mark.parametrize("way", [mongodb.connect, mongodb.prepare])
 def test_a_mongodb_store_of_another_layout_is_refused_unchanged(server: MongoServer, way: Any) -> None:
-    """No index and no collection is made there."""
+    """The start creates no index and no collection."""
     with server.client() as client:
         client.drop_database("zq")
         client["zq"][mongodb_layout.CLOCK].insert_one({"_id": mongodb_layout.LAYOUT, "n": 2})
@@ -70,7 +70,7 @@ def test_a_mongodb_store_of_another_layout_is_refused_unchanged(server: MongoSer
 
 
 def test_a_redis_store_of_another_layout_is_refused_unchanged(store: RedisServer) -> None:
-    """Its keys are as they were, and nothing is published there."""
+    """The keys are unchanged, and nothing is published."""
     with Redis.from_url(store.uri) as client:
         client.set(redis_layout.VERSION_KEY, b"3")
         client.set(b"other", b"value")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes and metrics at addresses of their own, whatever the engine."""
+"""Separate addresses of probes and metrics, with every engine."""
 
 import socket
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.stores import RedisServer
 
 
 def served(url: str, path: str) -> int:
-    """The status there; 0 if nobody answers."""
+    """Return the status of the page, or 0 without a response."""
     try:
         return ask(url, "GET", path, timeout=5).status
     except Lost:
@@ -20,7 +20,7 @@ def served(url: str, path: str) -> int:
 
 
 def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> None:
-    """The page is there and nothing else is but ``/healthz``; where tenants ask it is not found."""
+    """The address serves only metrics and ``/healthz``; the main address does not serve metrics."""
     port = free_port()
     env = {"OS_METRICS__PORT": str(port), "OS_METRICS__ON_MAIN_PORT": "false"}
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, env=env) as server:
@@ -38,7 +38,7 @@ def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> No
 
 
 def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str, tmp_path: Path) -> None:
-    """The second server of a machine serves, and has the address once the first one has gone."""
+    """The second server on a machine serves requests, and gets the address after the first has ended."""
     port = free_port()
     env = {"OS_METRICS__PORT": str(port)}
     url = f"http://127.0.0.1:{port}"
@@ -60,7 +60,7 @@ def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str,
 
 
 def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_path: Path) -> None:
-    """Neither is announced, and the server serves."""
+    """Neither address is logged, and the server serves requests."""
     port = free_port()
     own = ["--port", str(port)]
     env = {"OS_METRICS__PORT": str(port), "OS_PROBES__BIND": f"0.0.0.0:{port}"}
@@ -78,7 +78,7 @@ def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_p
 
 
 def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: RedisServer) -> None:
-    """At their own address, while the store hangs and every place of the main one is taken; readiness says why."""
+    """Probes have an address of their own. The store hangs and all threads are in use; readiness states the reason."""
     port = free_port()
     config = f"[server]\nthreads = 9\n[probes]\nbind = 127.0.0.1:{port}\n[transport]\nstorage_timeout = 2\n"
     with ExitStack() as stack:
@@ -98,8 +98,8 @@ def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: Red
         assert unready.document["description"]
 
 
-def test_an_address_that_is_none_stops_the_start(engine: str, tmp_path: Path) -> None:
-    """With a sentence that names the option."""
+def test_an_invalid_address_stops_the_start(engine: str, tmp_path: Path) -> None:
+    """The error names the option."""
     server = ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config="[probes]\nbind = 8887\n")
     server.launch()
     assert server.wait(30) == 2
@@ -109,7 +109,7 @@ def test_an_address_that_is_none_stops_the_start(engine: str, tmp_path: Path) ->
 @pytest.mark.usefixtures("ipv6")
 @pytest.mark.parametrize("bind", ["::1", "[::1]"])
 def test_addresses_of_ipv6_are_listened_on(engine: str, bind: str, tmp_path: Path) -> None:
-    """With brackets and without, for tenants, probes and metrics."""
+    """Addresses with and without brackets work for the main address, probes and metrics."""
     probes, metrics = free_port(), free_port()
     config = f"[probes]\nbind = {bind}:{probes}\n[metrics]\nbind = {bind}\n"
     env = {"OS_METRICS__PORT": str(metrics)}
@@ -122,6 +122,6 @@ def test_addresses_of_ipv6_are_listened_on(engine: str, bind: str, tmp_path: Pat
 
 
 def test_this_machine_by_its_name_is_listened_on(engine: str, tmp_path: Path) -> None:
-    """As the check of who may be listened to has it."""
+    """The server considers it a local address."""
     with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "localhost", engine=engine) as server:
         assert ask(server.url, "GET", "/v2/queues").status == 200

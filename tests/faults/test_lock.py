@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process owns an embedded store: the second one says so in a sentence and leaves the first alone."""
+"""The lock of an embedded store: a second process is refused with an error and does not affect the first."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ POST = {"messages": [{"body": "mine", "ttl": 600}]}
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_second_server_on_one_store_is_refused_with_a_sentence(tmp_path, engine: str) -> None:
-    """It ends soon, with a code other than 0 and one sentence that offers ways out; the first serves on."""
+    """The second server exits soon with one error message that names alternatives; the first continues."""
     uri = f"rocksdb://{tmp_path}/store"
     with ZqServer(uri) as first:
         assert ask(first.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
@@ -30,7 +30,7 @@ def test_a_second_server_on_one_store_is_refused_with_a_sentence(tmp_path, engin
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_worker_ends_when_its_master_is_gone(tmp_path, engine: str) -> None:
-    """However the master ended: an orphan would hold the store, and keep the next server from it."""
+    """This holds however the master ends, because an orphan would hold the store and block the next server."""
     uri = f"rocksdb://{tmp_path}/store"
     with ZqServer(uri, engine=engine) as server:
         assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that wait, on real servers: woken across processes, answered at once when the server is told to stop."""
+"""Waiting requests on servers: woken across processes, and answered at once when the server stops."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.faults.test_slow_clients_granian import gauge
 from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, soon, wait_for
 
 WAIT = 25
-# Seconds within which a waiter is woken, on a busy machine: below the five after which it looks without a telling.
+# Seconds within which a request is woken on a busy machine: less than the five seconds between polls.
 WOKEN = 4.0
 MEASURED = 7
 POST = {"messages": [{"body": "here"}]}
@@ -30,7 +30,7 @@ Sent = Callable[..., Future[Answer]]
 
 @pytest.fixture
 def send() -> Iterator[Sent]:
-    """A claim that waits at a server."""
+    """Return a function that sends a claim and returns once it waits at the server."""
     sent: dict[str, list[Future[Answer]]] = defaultdict(list)
     with ThreadPoolExecutor(16) as pool:
 
@@ -45,7 +45,7 @@ def send() -> Iterator[Sent]:
 
 
 def test_a_post_to_one_server_wakes_who_waits_at_another(store_uri: str, send: Sent) -> None:
-    """Extensions 2: wake-ups cross processes. (The embedded store has one process.)"""
+    """Extensions 2: Wake-ups cross processes. (The embedded store has one process.)"""
     with ZqServer(store_uri) as first, nullcontext(first) if embedded(store_uri) else ZqServer(store_uri) as second:
         waiting: list[Future[Answer]] = []
 
@@ -60,7 +60,7 @@ def test_a_post_to_one_server_wakes_who_waits_at_another(store_uri: str, send: S
 
 @pytest.mark.store_of_the_day
 def test_a_delay_that_runs_out_wakes(store_uri: str, send: Sent) -> None:
-    """Nobody posts at that moment; one alarm is set for it."""
+    """No message is posted at that time: a timer wakes the request."""
     with ZqServer(store_uri) as server:
         ask(server.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 1})
         waiting: list[Future[Answer]] = []
@@ -76,7 +76,7 @@ def test_a_delay_that_runs_out_wakes(store_uri: str, send: Sent) -> None:
 
 @pytest.mark.store_of_the_day
 def test_the_end_of_a_server_does_not_wait_for_its_waiters(store_uri: str, engine: str, send: Sent) -> None:
-    """Extensions 2: on shutdown all waiters are answered at once."""
+    """Extensions 2: Shutdown ends all waits at once."""
     with ZqServer(store_uri, engine=engine) as server:
         running = [send(server, queue) for queue in ("jobs", "jobs", "other")]
         began = time.monotonic()
@@ -87,7 +87,7 @@ def test_the_end_of_a_server_does_not_wait_for_its_waiters(store_uri: str, engin
 
 
 def hang_up_on(server: ZqServer, method: str, path: str) -> None:
-    """A request that waits, and whose caller goes away."""
+    """Send a request that waits, and disconnect."""
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port)) as caller:
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nClient-ID: {CLIENT}\r\nX-Project-ID: {PROJECT}\r\n"
@@ -96,7 +96,7 @@ def hang_up_on(server: ZqServer, method: str, path: str) -> None:
 
 
 def test_nothing_is_taken_for_a_caller_that_has_hung_up(tmp_path: Path) -> None:
-    """What is posted afterwards goes to whoever is there: no claim holds it, and no pop has lost it."""
+    """Messages posted afterwards go to other callers: no claim holds them, and no pop has lost them."""
     queue = "/v2/queues/jobs"
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         hang_up_on(server, "POST", f"{queue}/claims?wait={WAIT}")
@@ -110,7 +110,7 @@ def test_nothing_is_taken_for_a_caller_that_has_hung_up(tmp_path: Path) -> None:
 
 @pytest.mark.store_of_the_day
 def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:
-    """With every place of a project taken, work and health find a thread, and another waiter is turned away at once."""
+    """If a project uses all its slots, other requests and probes find a thread, and another wait is refused at once."""
     with ZqServer(store_uri, config="[server]\nthreads = 24\nmax_waiters = 16\n") as server:
         running = [send(server) for _ in range(4)]
         turned_away = ask(server.url, "POST", f"/v2/queues/jobs/claims?wait={WAIT}", {})
@@ -124,7 +124,7 @@ def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:
 
 
 def test_a_server_with_too_few_threads_is_refused() -> None:
-    """At start, with a sentence."""
+    """The start fails with an error message."""
     server = ZqServer("rocksdb:unused", config="[server]\nthreads = 20\nmax_waiters = 13\n")
     server.launch()
     assert server.wait(60) == 2

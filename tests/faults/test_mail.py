@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mail to subscribers (contract 9.10, 9.11), by a real server of SMTP and by a command."""
+"""Mail to subscribers (contract 9.10, 9.11), sent to an SMTP server and by a command."""
 
 import asyncio
 import email
@@ -44,7 +44,7 @@ os.rename(name, name + ".mail")
 
 
 class Mailbox:
-    """A server of SMTP over TLS that knows one user, and what came to it."""
+    """An SMTP server with TLS and one user, and its received mail."""
 
     def __init__(self, folder: Path) -> None:
         self.certificate = issue(folder, "certificate", "CN=localhost")
@@ -59,7 +59,7 @@ class Mailbox:
             ssl_context=context,
             authenticator=self._knows,
             auth_required=True,
-            auth_require_tls=False,  # it is TLS from the beginning, which aiosmtpd does not see
+            auth_require_tls=False,  # the connection has implicit TLS, which aiosmtpd does not notice
         )
 
     def __enter__(self) -> "Mailbox":
@@ -80,7 +80,7 @@ class Mailbox:
         return AuthResult(success=good, handled=False)
 
     def options(self, **changes: Any) -> MailOptions:
-        """Of a sender to this server."""
+        """Return the options of a sender that uses this server."""
         given: dict[str, Any] = {"host": "localhost", "port": self.port, "user": USER, "password": PASSWORD}
         return MailOptions(**given | changes)
 
@@ -93,7 +93,7 @@ def mailbox(tmp_path: Path) -> Iterator[Mailbox]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> tuple[str, Path]:
-    """What takes a mail, and where it puts it."""
+    """Return a command that accepts mail, and the folder in which it stores mail."""
     script, folder = tmp_path / "takes mail.py", tmp_path / "mails"
     script.write_text(TAKES)
     folder.mkdir()
@@ -106,13 +106,13 @@ def mails_in(folder: Path) -> list[EmailMessage]:
 
 
 def link_of(message: EmailMessage) -> dict[str, str]:
-    """The parameters of the link, in their order."""
+    """Return the parameters of the link in the mail, in order."""
     text = message.get_content()
     return dict(parse_qsl(urlsplit(text[text.index(PAGE) :].strip()).query, keep_blank_values=True))
 
 
 def agree(server: ZqServer, link: dict[str, str]) -> None:
-    """What the page does."""
+    """Confirm like the page to which the link leads."""
     headers = {f"URL-{name}": link[name] for name in ("Signature", "Methods", "Paths", "Expires")}
     headers["X-Project-ID"] = link["Project"]
     assert ask(server.url, "PUT", link["Paths"], {"confirmed": True}, headers=headers).status == 204
@@ -129,7 +129,7 @@ def post(server: ZqServer, body: object) -> None:
 
 
 def send(options: MailOptions, subscriber: str = "mailto:bob@example.org", **given: Any) -> Outcome:
-    """One mail by the sender of workers."""
+    """Send a mail with the sender of delivery workers."""
 
     async def attempt() -> Outcome:
         senders = Senders(TargetPolicy(), options, "zq")
@@ -142,7 +142,7 @@ def send(options: MailOptions, subscriber: str = "mailto:bob@example.org", **giv
 
 
 def test_whoever_agrees_gets_messages_by_smtp(mailbox: Mailbox) -> None:
-    """Over TLS whose certificate is verified, after a login."""
+    """The connection uses TLS with a verified certificate, after a login."""
     config = f"{CONFIG}{TEMPLATES}public_url = https://zq.test/\nsmtp_mode = self_local\nsmtp_host = localhost\n"
     config += f"smtp_port = {mailbox.port}\nsmtp_user_name = {USER}\nsmtp_user_password = {PASSWORD}\n"
     with ZqServer("memory:", config=config, env={"SSL_CERT_FILE": str(mailbox.certificate)}) as server:
@@ -173,7 +173,7 @@ def test_whoever_agrees_gets_messages_by_smtp(mailbox: Mailbox) -> None:
 
 
 def test_whoever_agrees_gets_messages_by_a_command(command: tuple[str, Path]) -> None:
-    """It is started without a shell; a sender that is not in the list is not named; the URI's subject counts."""
+    """The command runs without a shell, a sender that is not allowed is omitted, and the URI's subject applies."""
     line, folder = command
     with ZqServer("memory:", config=f"{CONFIG}{TEMPLATES}smtp_command = {line}\n") as server:
         subscribe(server, "mailto:bob@example.org?Subject=$(id)", **{"from": "boss@example.org", "subject": "other"})
@@ -188,7 +188,7 @@ def test_whoever_agrees_gets_messages_by_a_command(command: tuple[str, Path]) ->
 
 
 def test_without_a_page_nobody_is_asked_by_mail(command: tuple[str, Path]) -> None:
-    """9.11; the log says so."""
+    """9.11: The log has a warning."""
     line, folder = command
     with ZqServer("memory:", config=f"{CONFIG}smtp_command = {line}\n") as server:
         subscribe(server, "mailto:bob@example.org")
@@ -197,7 +197,7 @@ def test_without_a_page_nobody_is_asked_by_mail(command: tuple[str, Path]) -> No
 
 
 def test_no_header_comes_from_a_subscriber(command: tuple[str, Path]) -> None:
-    """E3, whatever was stored: nothing is sent."""
+    """E3: A stored line break prevents the mail."""
     line, folder = command
     for options in ({"subject": "a\r\nBcc: eve@example.org"}, {"subject": "a\nX: y"}):
         assert not send(MailOptions(line), **options).delivered
@@ -210,7 +210,7 @@ def test_no_header_comes_from_a_subscriber(command: tuple[str, Path]) -> None:
 
 
 def test_a_mail_that_was_not_taken_is_no_delivery(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that fails or is missing; a server that is away, whose login fails, or whom nobody vouches for."""
+    """The command fails or is missing; or the server is down, refuses the login, or has an unverified certificate."""
     assert send(MailOptions("false")).why == "CalledProcessError"
     assert send(MailOptions("/no/such/command")).why == "FileNotFoundError"
     assert send(mailbox.options()).why == "SSLCertVerificationError"
@@ -231,9 +231,7 @@ def test_a_mail_that_was_not_taken_is_no_delivery(mailbox: Mailbox, monkeypatch:
         ("body:{0.x}", "braces except in {0}, {1} and {2}"),
     ],
 )
-def test_a_template_that_is_none_is_refused_at_the_start(
-    template: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_template_is_refused_at_the_start(template: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OS_NOTIFICATION__UNSUBSCRIBE_CONFIRMATION_EMAIL_TEMPLATE", template)
     with pytest.raises(StartRefused) as refusal:
         load()

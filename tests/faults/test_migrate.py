@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server migrate``: a store moves to a store of another kind with all that clients can see, also through kills."""
+"""``zq-server migrate``: all visible data moves to a store of another kind, even if the command is killed."""
 
 import os
 import random
@@ -119,7 +119,7 @@ def embedded(tmp_path: Path) -> Iterator[Pair]:
 
 
 def scribble(storage: Storage, seed: int, steps: int = 150) -> ManualClock:
-    """Use the verbs of the store at random; return the clock, which is that of the store at the end."""
+    """Use the store's verbs at random. Return the clock, which has the store's time at the end."""
     chance, clock = random.Random(seed), ManualClock(storage.now() - steps)
     scenes = [Scene(storage, clock, QueueRef(project, name)) for project in PROJECTS for name in ("jobs", "b", "c")]
     for scene, grouping in zip(scenes, list(Grouping) * 3, strict=True):
@@ -190,7 +190,7 @@ def assert_moved(pair: Pair) -> None:
 
 
 def test_a_store_moves_to_a_store_of_another_kind(pair: Pair) -> None:
-    """All items are equal, and a marker of the source misses no message that the target gets later (L6)."""
+    """All items are equal, and a marker of the source misses no later message of the target (L6)."""
     clock = scribble(pair.source, SEED)
     code, lines = moved(pair)
     assert code == 0, lines
@@ -270,7 +270,7 @@ def after_the_copy(patched: pytest.MonkeyPatch, act: Callable[[], T]) -> list[T]
 
 
 def test_changes_of_the_source_during_the_copy_are_noticed(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new project is not in the first list. The next run copies it."""
+    """The first list does not have the new project. The next run copies it."""
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("c", "jobs")).post()
     new = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("b", "jobs"))
     with monkeypatch.context() as patched:
@@ -282,7 +282,7 @@ def test_changes_of_the_source_during_the_copy_are_noticed(embedded: Pair, monke
 
 
 def test_a_lower_counter_is_a_difference(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that came and went during the copy: its sequence must not be assigned again."""
+    """A message was posted and popped during the copy: its sequence must not be assigned again."""
     scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
     scene.post()
     scene.pop(1)
@@ -315,7 +315,7 @@ def running(storage: Storage) -> Iterator[None]:
 def test_a_server_without_a_console_is_noticed(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Before the copy, and between the copy and the end."""
+    """The server is detected before the copy, and between the copy and the end."""
     with ExitStack() as closing_later:
         uri = stores.empty(kind, tmp_path, "a")
         target = opened(closing_later, stores, tmp_path, "rocksdb", "b")
@@ -332,7 +332,7 @@ def test_a_server_without_a_console_is_noticed(
 
 
 def test_a_server_that_hangs_is_noticed(stores: Stores, tmp_path: Path) -> None:
-    """By its last report, which lives for a minute."""
+    """The server's last report, which is kept for a minute, reveals the server."""
     with ExitStack() as closing_later:
         kinds = ("redis", "a"), ("rocksdb", "b")
         pair = Pair(*(opened(closing_later, stores, tmp_path, *one) for one in kinds))
@@ -429,7 +429,7 @@ def from_mongodb(stores: Stores, tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
-    """Within its time limit, it is waited for; afterwards, its stages are listed again."""
+    """The migration waits for the commit within its time limit; afterwards its stages are listed again."""
     client = from_mongodb.source._client
     job = Job(client)
     job.dies("begun")
@@ -471,7 +471,7 @@ def test_a_search_on_mongodb_has_no_common_time_limit(from_mongodb: Pair, monkey
 
 
 def test_a_deleted_queue_of_a_mongodb_target_is_refused(from_mongodb: Pair) -> None:
-    """Its floor would hide the messages."""
+    """The floor of the deleted queue would hide the messages."""
     former = Pair(from_mongodb.target, from_mongodb.source)
     scenes = [Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")) for storage in former]
     scenes[0].post(2)
@@ -502,7 +502,7 @@ def test_named_projects_need_the_records_of_the_deployment(embedded: Pair) -> No
 
 
 def test_servers_refuse_both_stores_until_the_end(embedded: Pair) -> None:
-    """Afterwards, they refuse the source, except if only some of its projects were moved."""
+    """Afterwards servers refuse only the source, unless only some of its projects were moved."""
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     with pytest.raises(Killed):
         moved(embedded, target=Mortal(embedded.target, 1, True))
@@ -559,7 +559,7 @@ def test_a_failing_store_is_named(embedded: Pair, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
-    """The migration continues when the server may use more memory."""
+    """The migration continues once the server may use more memory."""
     with (
         RedisServer() as server,
         redis.Redis(port=server.port) as admin,
@@ -580,7 +580,7 @@ def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_page_works(tmp_path: Path) -> None:
-    """``api-ref/backup.md``: the printed digest is the last word, and the source is as before."""
+    """``api-ref/backup.md``: the output ends with the digest, and the source is unchanged."""
     source, target = f"rocksdb://{tmp_path}/store", f"rocksdb://{tmp_path}/new"
     with closing(connect(source)) as storage:
         scribble(storage, SEED, 30)
@@ -590,7 +590,7 @@ def test_the_command_of_the_page_works(tmp_path: Path) -> None:
 
 
 def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: Path) -> None:
-    """On Redis, the keys of a project do not contain its name, and former versions did not note it."""
+    """On Redis, keys do not contain the project's name, and earlier versions did not store it."""
     uri = stores.empty("redis", tmp_path, "a")
     with closing(connect(uri)) as source, closing(connect(f"rocksdb://{tmp_path}/b")) as target:
         source.documents.put(DocumentRef("acme", "topic", "news"), b"{}", source.now())
@@ -604,7 +604,7 @@ def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: P
 
 
 def test_every_server_of_a_cluster_is_searched(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a server that has no part of the schedule: here, another database."""
+    """This includes a server without a part of the schedule: here, another database."""
     with ExitStack() as closing_later:
         first, second = (opened(closing_later, stores, tmp_path, "redis", name) for name in "ab")
         second.documents.put(DocumentRef("acme", "topic", "news"), b"{}", second.now())
@@ -619,7 +619,7 @@ HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": 
 
 
 def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Encrypted messages are read, a subscription is known, and a kill of the command loses nothing."""
+    """Encrypted messages are readable, a subscription exists, and a kill of the command loses nothing."""
     monkeypatch.setattr("zq.serving.migrate_command.WATCH", 0.2)
     keys = tmp_path / "keys"
     keys.write_text(f"one {b64encode(bytes(32)).decode()}\n")
@@ -659,7 +659,7 @@ def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, mon
         assert len(call(server, "GET", "/v2/queues/cards/subscriptions")["subscriptions"]) == 1
 
 
-# The program, with a shorter watch for servers.
+# The program, with a shorter interval between checks for servers.
 QUICK = """
 import sys
 from zq.serving import migrate_command, server
@@ -669,7 +669,7 @@ sys.exit(server.main(sys.argv[1:]))
 
 
 def kill_in_the_middle(source: str, target: str) -> None:
-    """Kill the command as soon as the target has its record, without a change of the stored time."""
+    """Kill the command once the target has its record, without a change of the stored time."""
     command = [sys.executable, "-c", QUICK, "migrate", source, target]
     with closing(connect(target)) as storage:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

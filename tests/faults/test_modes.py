@@ -91,7 +91,7 @@ def test_all_servers_of_a_store_refuse_posts_and_consumers_empty_it(shared: str)
 
 
 def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) -> None:
-    """Also over SQS, of requests that wait already, and after a restart."""
+    """This includes SQS requests and requests that already wait, and holds after a restart."""
     uri = f"rocksdb://{tmp_path}/store"
     config = f"[DEFAULT]\nadmin_mode = true\n[server]\ntrust_network = true\n{SQS}"
     with ZqServer(uri, engine=engine, config=config) as server:
@@ -126,7 +126,7 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
 
 @pytest.mark.ability("unshare")
 def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_space(tmp_path: Path) -> None:
-    """Consumers go on in between, and nothing is lost."""
+    """Consumers continue in between, and no message is lost."""
     disk, numbers, accepted = SmallFileSystem(tmp_path, min_free_space=8 << 20), count(), list[int]()
     with closing(disk), disk.server as server:
 
@@ -174,7 +174,10 @@ def test_a_start_on_a_full_disk_says_how_much_space_it_needs(tmp_path: Path) -> 
 
 
 def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tmp_path: Path) -> None:
-    """Whatever mode an administrator sets; consumers go on. It recovers at twice the minimum, here after a restart."""
+    """The mode that an administrator set does not matter, and consumers continue.
+
+    The server recovers at twice the minimum, here after a restart.
+    """
     uri, free = f"rocksdb://{tmp_path}/store", shutil.disk_usage(tmp_path).free
     with ZqServer(uri, engine=engine, config="") as server:
         assert status(server, *POSTS[0]) == 201
@@ -206,7 +209,7 @@ def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tm
 
 
 def test_a_command_without_a_server_obeys_the_mode(tmp_path: Path) -> None:
-    """One that opens the store itself."""
+    """The command opens the store itself."""
     uri = f"rocksdb://{tmp_path}/store"
     assert run("mode", "read_only", "--store", uri).code == 0
     done = run_apart("token", "create", "--project", "acme", "--store", uri)

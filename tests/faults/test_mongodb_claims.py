@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops on MongoDB while another server handles the messages that they have found."""
+"""Claims and pops on MongoDB while another server changes the messages that they have found."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ YIELD = "internalQueryExecYieldIterations"
 
 @pytest.fixture
 def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
-    """Two servers on one store, at one queue."""
+    """Return two servers on a store, with the same queue."""
     storages = [connect(mongodb.uri_of("claims"), timeout=DEADLINE) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     yield [Scene(storage, clock, QueueRef("acme", f"q{crc32(request.node.name.encode())}")) for storage in storages]
@@ -33,7 +33,7 @@ def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[li
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Return a function that runs another one between the next search for ready messages and what follows."""
+    """Return a function that runs another one after the next search for ready messages."""
 
     def plan(action: Callable[[], object]) -> None:
         search = QueueClaimer.search_messages
@@ -50,13 +50,13 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
 
 
 def claimed_and_released(scene: Scene) -> None:
-    """Claim every ready message and return it at once."""
+    """Claim every ready message and release it at once."""
     scene.take(10, name="other", ttl=60)
     scene.release("other")
 
 
 def moved_in_place(scene: Scene) -> None:
-    """Claim every ready message and give it another body in the same queue."""
+    """Claim every ready message and replace its body in the same queue."""
     claim = scene.take(10, name="other", ttl=60)
     moves = [Move(id, scene.queue.name, body=b'"new"', reason="retry") for id in ids_of(claim.messages)]
     scene.storage.claims.settle(scene.queue, "other", Settlement(move=moves), scene.now)
@@ -67,7 +67,7 @@ def moved_in_place(scene: Scene) -> None:
 def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
     servers: list[Scene], meanwhile: Callable, action: Callable[[Scene], None], named: bool
 ) -> None:
-    """The holder sees the body, and may delete by the claim count that it was given."""
+    """The holder gets the present body, and may delete with the claim count of its response."""
     here, there = servers
     here.post(2)
     meanwhile(lambda: action(there))
@@ -85,7 +85,7 @@ def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
 def test_a_pop_of_messages_that_changed_meanwhile_returns_them_as_they_are(
     servers: list[Scene], meanwhile: Callable
 ) -> None:
-    """A popped message has the body that it had when it was removed."""
+    """A popped message has the body that it had at its removal."""
     here, there = servers
     here.post(2)
     meanwhile(lambda: moved_in_place(there))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of the MongoDB store whose server dies, or is overtaken, at each step: wholly done or wholly not."""
+"""Commits on MongoDB whose server dies or is overtaken at each step: they take effect completely or not at all."""
 
 import contextlib
 import time
@@ -58,7 +58,7 @@ DECIDED = [
 
 @pytest.mark.parametrize(("step", "nth"), rotated(UNDECIDED, 1))
 def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, nth: int):
-    """While it may live, other attempts are refused; then maintenance gives back all that it had reserved."""
+    """While the server may be alive, other attempts are refused; later maintenance releases all reservations."""
     job.dies(step, nth)
     with pytest.raises(CommitRunning):
         job.commit(job.input.storage)
@@ -68,7 +68,7 @@ def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, 
 
 
 def test_the_next_attempt_gives_up_the_one_before_by_itself(job: Job):
-    """Without upkeep, and then goes on."""
+    """The attempt needs no maintenance, and then continues."""
     job.dies(Step.RESERVED, 2)
     job.input.tick(PATIENCE)
     assert job.commit(job.server()) == ALL
@@ -77,7 +77,7 @@ def test_the_next_attempt_gives_up_the_one_before_by_itself(job: Job):
 
 @pytest.mark.parametrize(("step", "nth"), rotated(DECIDED, 1))
 def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_maintenance(job: Job, step: str, nth: int):
-    """From wherever it stopped, and each message once."""
+    """Maintenance continues at the step where the server died, and publishes each message once."""
     job.dies(step, nth)
     job.input.tick(PATIENCE)
     job.upkeep(job.server())
@@ -85,7 +85,7 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_maintenance(jo
 
 
 def test_a_decided_commit_loses_nothing_however_late_it_is_carried_out(job: Job):
-    """The stages' end is long past, and another server expires them first: drafts have no expiry any more."""
+    """The stages have expired, and another server removes them first. Drafts of a decided commit have no expiry."""
     job.dies(Step.DECIDED)
     job.input.tick(1200)
     job.upkeep(job.server())
@@ -93,7 +93,7 @@ def test_a_decided_commit_loses_nothing_however_late_it_is_carried_out(job: Job)
 
 
 def test_a_stage_that_the_ttl_monitor_is_at_is_not_published(job: Job):
-    """A commit that begins at its stages' last moment and is slow: it is refused as a whole."""
+    """The commit begins just before its stages expire and is slow: it is refused as a whole."""
 
     def expire() -> None:
         assert job.messages.delete_one({"_id": {"$regex": "^d"}, "e": {"$exists": True}}).deleted_count == 1
@@ -106,7 +106,7 @@ def test_a_stage_that_the_ttl_monitor_is_at_is_not_published(job: Job):
 
 @pytest.mark.parametrize(("step", "nth"), rotated(DECIDED[::2], 1))
 def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition(job: Job, step: str, nth: int):
-    """At once, and so is it by a question for the last batch."""
+    """A repetition completes the commit at once, and so does a query of the last batch."""
     job.dies(step, nth)
     if nth == 1:
         assert job.commit(job.server()) == REPLAYED
@@ -117,7 +117,7 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition
 
 @pytest.mark.parametrize("step", rotated([Step.DECIDED, Step.PUBLISHED, Step.UNSTAGED, Step.SETTLED], 1))
 def test_a_server_that_carries_a_commit_out_may_die_too(job: Job, step: str):
-    """And so may the one that goes on after it."""
+    """The server that continues after it may die too."""
     job.dies(Step.DECIDED)
     for nth in (1, 2):
         job.input.tick(PATIENCE)
@@ -130,7 +130,7 @@ def test_a_server_that_carries_a_commit_out_may_die_too(job: Job, step: str):
 
 @pytest.mark.parametrize("step", rotated([Step.ABORTING, Step.UNRESERVED, Step.ABORTED], 1))
 def test_a_server_that_aborts_a_commit_may_die_too(job: Job, step: str):
-    """Nothing stays with the attempt."""
+    """No reservation remains."""
     job.dies(Step.RESERVED, 3)
     job.input.tick(PATIENCE)
     with pytest.raises(Dead):
@@ -141,7 +141,7 @@ def test_a_server_that_aborts_a_commit_may_die_too(job: Job, step: str):
 
 
 def test_a_commit_that_was_aborted_cannot_be_decided(job: Job):
-    """Its server was only slow, and goes on when others have given everything back."""
+    """Its server was only slow, and continues after other servers have released everything."""
 
     def overtake() -> None:
         job.input.tick(PATIENCE)
@@ -153,7 +153,7 @@ def test_a_commit_that_was_aborted_cannot_be_decided(job: Job):
 
 
 def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
-    """Each message is published once, in order, whichever server does which part."""
+    """Each message is published once and in order, whichever server does which part."""
     job.dies(Step.DECIDED)
     servers = [job.server() for _ in range(3)]
     assert set(run_together(*(lambda store=store: job.commit(store) for store in servers))) == {REPLAYED}
@@ -162,7 +162,7 @@ def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
 
 @pytest.mark.parametrize("part", [PART, 1000])
 def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int):
-    """Large or small; the others learn that it runs, or what it did."""
+    """The commit is large or small; other servers learn that it is in progress, or its result."""
     job.step = part
 
     def attempt() -> CommitResult | None:
@@ -185,7 +185,7 @@ def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int)
     ),
 )
 def test_a_commit_whose_connection_breaks_takes_effect_once(server: MongoServer, job: Job, part: int, command: str):
-    """Whichever of its commands is lost, large or small."""
+    """Any of its commands may be lost, in a large or small commit."""
     job.step = part
     with failing(server, command, 2, closeConnection=True):
         assert job.commit(job.server()) == ALL
@@ -193,7 +193,7 @@ def test_a_commit_whose_connection_breaks_takes_effect_once(server: MongoServer,
 
 
 def test_a_claim_that_lapses_before_it_is_reserved_aborts_the_commit(job: Job):
-    """Its messages are under another claim by then; everything else is as it was."""
+    """Another claim has taken over its messages, and nothing else has changed."""
 
     def lapse() -> None:
         other = Scene(job.server(), ManualClock(job.input.now), job.input.queue)
@@ -214,7 +214,7 @@ def test_a_claim_that_lapses_before_it_is_reserved_aborts_the_commit(job: Job):
 
 
 def test_reserved_messages_cannot_be_touched(job: Job):
-    """Its claims are shown as they were, until the commit is decided; nothing lapses, nothing is handed out."""
+    """Its claims appear unchanged until the commit is decided; no claim expires, and no message is delivered."""
 
     def look() -> None:
         scene = Scene(job.server(), ManualClock(job.input.now), job.input.queue)
@@ -242,7 +242,7 @@ def test_reserved_messages_cannot_be_touched(job: Job):
 
 
 def test_what_is_decided_is_never_handed_out_again(job: Job):
-    """Not even to the claim that held it."""
+    """This includes the claim that held the message."""
     job.dies(Step.DECIDED)
     with pytest.raises(ClaimNotFound):
         job.input.held("job.0")
@@ -253,7 +253,7 @@ def test_what_is_decided_is_never_handed_out_again(job: Job):
 
 @pytest.mark.parametrize("step", [Step.BEGUN, Step.RESERVED])
 def test_a_fence_that_advances_before_the_decision_aborts_the_commit(job: Job, step: str):
-    """The zombie's commit is aborted."""
+    """The commit has an outdated fencing token."""
     fences = job.input.storage.transactions
     fence = Fence("etl", fences.advance_fence("acme", "etl", job.input.now))
     with pytest.raises(Fenced):
@@ -266,7 +266,7 @@ def test_a_fence_that_advances_before_the_decision_aborts_the_commit(job: Job, s
 @pytest.mark.parametrize("way", ["purge", "delete"])
 @pytest.mark.parametrize(("step", "nth"), [(Step.BEGUN, 1), (Step.RESERVED, 3)])
 def test_a_removal_before_the_decision_aborts_the_commit(job: Job, way: str, step: str, nth: int):
-    """The messages that the claims held are gone; nothing is published and nothing is left of the commit."""
+    """The claimed messages are gone. Nothing is published, and no reservation remains."""
     server = job.server(At(step, nth, lambda: getattr(job.input.storage.queues, way)(job.input.queue)))
     with pytest.raises(ClaimLapsed):
         job.commit(server)
@@ -277,7 +277,7 @@ def test_a_removal_before_the_decision_aborts_the_commit(job: Job, way: str, ste
 
 
 def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_others(job: Job):
-    """Nor does it expire."""
+    """The stage does not expire either."""
     job.dies(Step.DECIDED)
     stages = job.server().transactions
     stages.drop_stage("acme", "stage.1")
@@ -291,7 +291,7 @@ def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_oth
 
 
 def test_a_stage_that_has_expired_is_gone_with_its_drafts(job: Job):
-    """For every verb at once, from the store by upkeep."""
+    """All verbs treat it as missing at once, and maintenance removes it from the store."""
     job.input.tick(601)
     with pytest.raises(StageNotFound):
         job.commit(job.input.storage)
@@ -300,7 +300,7 @@ def test_a_stage_that_has_expired_is_gone_with_its_drafts(job: Job):
 
 
 def test_thousands_of_messages_are_one_commit(store: MongoStorage):
-    """In parts of the size that they really have."""
+    """The commit runs in parts of the production size."""
     store._client.messages.delete_many({})
     scene = Scene(store, ManualClock(store.now()), QueueRef("acme", "in"))
     for _ in range(5):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server remembers of queues' counters on MongoDB is never believed where another server has been."""
+"""Cached counters of queues on MongoDB: a server never trusts them after another server has written."""
 
 import json
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from zq.model import QueueRef
 from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.counter_cache import CounterCache
 
-# How each of two servers gets the sequences of its posts: drawn beside the transaction, or assigned inside it.
+# Modes in which each of two servers gets sequences: drawn next to the transaction, or assigned within it.
 MODES = list(product(("exclusive", "shared"), repeat=2))
 
 
 def draws(scene: Scene) -> None:
-    """Make the server draw sequences in the queue from now on."""
+    """Make the server draw sequences in this queue from now on."""
     counters = scene.storage._client.counters = CounterCache(shared_seconds=3600)
     counters.record(layout.key(scene.queue).counter, 0, 0)
     counters.record(layout.key(scene.queue).counter, 1, 1)
@@ -28,7 +28,7 @@ def draws(scene: Scene) -> None:
 
 @pytest.fixture
 def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
-    """Two of them on one store, at one queue, which both have posted to."""
+    """Return two servers on a store with the same queue, to which both have posted."""
     storages = [connect(mongodb.uri_of("counters"), drawn_sequences=True) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     queue = QueueRef("acme", uuid4().hex)
@@ -39,7 +39,7 @@ def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
 
 @pytest.fixture(params=MODES, ids="-".join)
 def pair(servers: list[Scene], request: pytest.FixtureRequest) -> list[Scene]:
-    """The servers in each pair of modes; one that is exclusive draws only after a conflict, and at once no more."""
+    """Return the servers in each pair of modes. An exclusive one draws only after a conflict, and only once."""
     servers[0].storage.queues.create(servers[0].queue, b"{}")
     for scene, mode in zip(servers, request.param, strict=True):
         if mode == "shared":
@@ -50,7 +50,7 @@ def pair(servers: list[Scene], request: pytest.FixtureRequest) -> list[Scene]:
 
 
 def updates(mongodb: MongoServer, scene: Scene) -> list[dict]:
-    """What a post of this server sends to the counter of its queue."""
+    """Return the updates of the queue's counter that a post of this server sends."""
     with mongodb.client() as client:
         database = client["counters"]
         database.command("profile", 2)
@@ -62,7 +62,7 @@ def updates(mongodb: MongoServer, scene: Scene) -> list[dict]:
 
 
 def test_a_counter_that_nobody_else_wrote_is_not_computed_again(mongodb: MongoServer, servers: list[Scene]):
-    """From the second post on; else this file would try nothing."""
+    """This holds from the second post on; without it, this file would test nothing."""
     here, _ = servers
     here.post(1)
     [sent] = updates(mongodb, here)
@@ -104,7 +104,7 @@ def test_metadata_that_another_server_changed_are_told_to_the_next_post(pair: li
 def test_a_counter_is_remembered_after_a_purge_of_a_queue_that_was_never_posted_to(
     mongodb: MongoServer, servers: list[Scene]
 ):
-    """Posts are not sent a second time because of it."""
+    """The purge does not cause repeated posts."""
     here, _ = servers
     here.storage.queues.create(here.queue, b"{}")
     here.storage.queues.purge(here.queue)
@@ -147,7 +147,7 @@ def test_server_that_changes_a_counter_itself_posts_in_the_exclusive_mode(
 
 
 def test_server_whose_counter_another_one_changed_draws(servers: list[Scene]):
-    """Also if the first transaction that meets the change is a move."""
+    """This includes a move as the first transaction that finds the change."""
     here, there = servers
     side = here.at(f"side.{here.queue.name}")
     moved = side.post(1)
@@ -186,7 +186,7 @@ def test_usage_counts_what_was_posted_by_memory(pair: list[Scene]):
 
 
 def test_a_move_beside_posts_of_another_server_keeps_all(pair: list[Scene]):
-    """Moves advance the counter inside their transactions, in either mode."""
+    """Moves advance the counter within their transactions, in either mode."""
     here, there = pair
     side = there.at(f"side.{here.queue.name}")
     moved = side.post(8)
@@ -205,13 +205,13 @@ def test_a_move_beside_posts_of_another_server_keeps_all(pair: list[Scene]):
 
 
 def outcomes(scene: Scene) -> dict[str, float]:
-    """The runs of transactions of a server, by outcome."""
+    """Return the transactions of a server by outcome."""
     figures = scene.storage.measures(scene.now)
     return {one.labels[0][1]: one.value for one in figures if one.name == "store_transactions_total"}
 
 
 def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
-    """A server alone discards none; one whose counter is outdated discards one."""
+    """A single server discards none; a server with an outdated counter discards one."""
     here, there = servers
     for _ in range(5):
         here.post(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S-A1: MongoDB's own TTL monitor removes what has expired, with nobody's help, and nothing else."""
+"""S-A1: MongoDB's own TTL monitor removes expired documents without help, and no others."""
 
 import pytest
 from pymongo.collection import Collection
@@ -16,9 +16,9 @@ from zq.storage.mongodb import connect
 
 @pytest.mark.timeout(600)
 def test_the_ttl_monitor_removes_what_has_expired():
-    """As it comes: documents of every kind go within two rounds; the living and what a claim keeps alive stay (L9).
+    """Documents of every kind are removed within two rounds; live and claimed messages stay (L9).
 
-    A round a minute is MongoDB's default, which would make this the longest test of all.
+    MongoDB's default of one round a minute would make this the longest of all tests.
     """
     within = 60.0
     with MongoServer(ttl_seconds=2) as server, server.client() as client:
@@ -34,14 +34,14 @@ def test_the_ttl_monitor_removes_what_has_expired():
         wait_for(lambda: messages.count_documents({"k": {"$gt": 0}}) == 4, within, "expired documents are gone")
         wait_for(lambda: kinds(messages) == {"m", "q", "c", "f", "l"}, within, "so are all that have an end")
         assert messages.count_documents({"_id": {"$regex": "^m"}}) == 4
-        scene.tick(5)  # a listing shows what a majority has, which may be a moment behind
+        scene.tick(5)  # a listing shows majority-committed data, which may lag
         assert ids_of(scene.walk()) == extended + kept
         assert scene.exists()
         storage.close()
 
 
-# First letters of ``_id``. Queues' counters (``q``, ``c``) and fences (``f``) have no end while their queues live; the
-# counter of a log (``l``) never has.
+# First letters of ``_id``. Counters of queues (``q``, ``c``) and fences (``f``) do not expire while their queues
+# exist; the counter of a log (``l``) never expires.
 EVERY_KIND = {"m", "q", "c", "f", "h", "o", "n", "s", "d", "p", "l", "r"}
 
 
@@ -50,7 +50,7 @@ def kinds(messages: Collection) -> set[str]:
 
 
 def leave_everything(past: Scene) -> None:
-    """One document of each kind that ends five seconds from now: the clock of the scene is an hour behind, and 5 s."""
+    """Create one document of each kind that expires in five seconds, with a clock that is an hour and 5 s behind."""
     transactions = past.storage.transactions
     moved, _, _ = past.post(3, ttl=3600, once=make_key(window=3600))
     past.move([moved], "next", history=3600)
@@ -65,7 +65,7 @@ def leave_everything(past: Scene) -> None:
 
 
 def test_the_expiry_index_is_what_the_monitor_needs(mongodb: MongoServer):
-    """A date in ``e``, and ``expireAfterSeconds`` 0."""
+    """The index needs a date in ``e`` and ``expireAfterSeconds`` 0."""
     with mongodb.client() as client:
         storage = connect(mongodb.uri_of("expiry"))
         Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")).post(1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A MongoDB store that fails while it serves: at single commands, by dying, by standing still, by changing its primary.
+"""A MongoDB store that fails while it serves: single commands fail, the server dies or hangs, the primary changes.
 
-Single commands fail by mongod's own fail points, so what is tried is what a driver really meets.
+Single commands fail by mongod's own fail points, so the driver sees real failures.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def scene(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[Scene
 
 @contextlib.contextmanager
 def failing(server: MongoServer, command: str, times: int | str = 1, **how: object) -> Iterator[None]:
-    """The command fails in this way, so often or ("alwaysOn") until the end."""
+    """Let the command fail in the given way, ``times`` times or ("alwaysOn") until the end."""
     mode = {"times": times} if isinstance(times, int) else times
     data = {"failCommands": [command], "appName": "zq", **how}
     with server.client() as client:
@@ -71,7 +71,7 @@ def commands_of(client: MongoClient, name: str) -> int:
 
 
 def test_a_post_whose_commit_was_carried_out_and_not_acknowledged_is_stored_once(server: MongoServer, scene: Scene):
-    """The commit is asked for again until its outcome is known."""
+    """The driver repeats the commit until its outcome is known."""
     with failing(server, "commitTransaction", 3, writeConcernError={"code": NOT_REPLICATED, "errmsg": "planted"}):
         posted = scene.post(3)
     assert ids_of(scene.walk()) == posted
@@ -79,14 +79,14 @@ def test_a_post_whose_commit_was_carried_out_and_not_acknowledged_is_stored_once
 
 @pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
 def test_a_post_whose_connection_breaks_is_stored_once(server: MongoServer, scene: Scene, command: str):
-    """Whichever of its commands is lost."""
+    """Any of its commands may be lost."""
     with failing(server, command, 2, closeConnection=True):
         posted = scene.post(3)
     assert ids_of(scene.walk()) == posted
 
 
 def test_a_post_that_meets_conflicts_goes_through(server: MongoServer, scene: Scene):
-    """After a pause, as often as needed."""
+    """The driver repeats the post after a pause, as often as necessary."""
     labels = ["TransientTransactionError"]
     with failing(server, "insert", 5, errorCode=WRITE_CONFLICT, errorLabels=labels):
         posted = scene.post(2)
@@ -94,7 +94,7 @@ def test_a_post_that_meets_conflicts_goes_through(server: MongoServer, scene: Sc
 
 
 def test_a_post_whose_outcome_stays_unknown_is_unavailable_and_there_once_at_most(server: MongoServer, scene: Scene):
-    """It is not posted again behind the caller's back."""
+    """The driver does not repeat the post without the caller's knowledge."""
     with failing(
         server, "commitTransaction", "alwaysOn", writeConcernError={"code": NOT_REPLICATED, "errmsg": "planted"}
     ):
@@ -108,7 +108,7 @@ def test_a_post_whose_outcome_stays_unknown_is_unavailable_and_there_once_at_mos
 def test_a_lost_commit_that_the_server_has_forgotten_is_found_by_its_ids(
     server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
-    """If the answer was lost and the server does not know the transaction any more, what it stored tells."""
+    """If the response was lost and the server no longer knows the transaction, the stored messages show the outcome."""
     port = scene.storage.messages._poster._client
     commit, lost = type(port)._commit, [True]
 
@@ -126,7 +126,7 @@ def test_a_lost_commit_that_the_server_has_forgotten_is_found_by_its_ids(
 
 
 def test_a_commit_that_is_there_though_the_server_complains_is_not_repeated(server: MongoServer, scene: Scene):
-    """Neither for a group nor for its members alone: each post and each published batch is stored once."""
+    """This holds for a group and for its single members: each post and each published batch is stored once."""
     log = Log(scene.storage, scene.clock)
     complaint = {"code": UNSATISFIABLE, "errmsg": "planted"}
     with failing(server, "commitTransaction", 3, writeConcernError=complaint):
@@ -141,7 +141,7 @@ def test_a_commit_that_is_there_though_the_server_complains_is_not_repeated(serv
 def test_a_document_whose_deletion_was_not_acknowledged_was_deleted(
     server: MongoServer, scene: Scene, command: str, code: int
 ):
-    """The repetition does not take the work of the first attempt for another caller's."""
+    """The repetition does not mistake the work of the first attempt for another caller's."""
     ref, records = DocumentRef("acme", "topic", "news"), scene.storage.documents
     records.put(ref, b"1", scene.now)
     with failing(server, command, 1, writeConcernError={"code": code, "errmsg": "planted"}):
@@ -151,7 +151,7 @@ def test_a_document_whose_deletion_was_not_acknowledged_was_deleted(
 
 @pytest.mark.parametrize("command", ["find", "update"])
 def test_a_claim_whose_connection_breaks_is_whole(server: MongoServer, scene: Scene, command: str):
-    """It holds what it was given, and nothing is held by an unknown claim."""
+    """The claim holds the messages that it returned, and no unknown claim holds any."""
     posted = scene.post(5)
     with failing(server, command, 1, closeConnection=True):
         claim = scene.take(3)
@@ -160,7 +160,7 @@ def test_a_claim_whose_connection_breaks_is_whole(server: MongoServer, scene: Sc
 
 
 def test_a_claim_whose_answer_is_lost_still_tells_what_it_holds(server: MongoServer, scene: Scene):
-    """The update is carried out, its answer does not come, and the repetition finds nothing more to do."""
+    """The update is executed and its response is lost; the repetition finds no more messages to update."""
     posted = scene.post(5)
     with failing(server, "update", 1, writeConcernError={"code": NOT_PRIMARY, "errmsg": "planted"}):
         claim = scene.take(3)
@@ -170,7 +170,7 @@ def test_a_claim_whose_answer_is_lost_still_tells_what_it_holds(server: MongoSer
 
 @pytest.mark.parametrize("command", ["find", "delete", "commitTransaction"])
 def test_a_pop_whose_connection_breaks_takes_each_message_once(server: MongoServer, scene: Scene, command: str):
-    """What it returns is gone and nothing else is."""
+    """Exactly the returned messages are removed."""
     posted = scene.post(5)
     with failing(server, command, 1, closeConnection=True):
         popped = scene.pop(3)
@@ -179,7 +179,7 @@ def test_a_pop_whose_connection_breaks_takes_each_message_once(server: MongoServ
 
 
 def test_one_failing_post_fails_none_of_its_neighbours(server: MongoServer, scene: Scene):
-    """Posts that share a transaction with one that cannot be stored are stored; that one is refused, as a whole."""
+    """Other posts of the same transaction are stored; only the invalid post is refused, as a whole."""
     [taken] = drafts(1, scene.now)
     scene.storage.messages.post(scene.queue, [taken], scene.now)
     bad = [*drafts(2, scene.now), taken]
@@ -197,7 +197,7 @@ def test_one_failing_post_fails_none_of_its_neighbours(server: MongoServer, scen
 
 
 def test_posts_of_one_process_share_transactions(server: MongoServer, scene: Scene):
-    """While one is under way the others wait, and go as one: far fewer commits than posts, to whatever queues."""
+    """Posts wait for the transaction in progress and share the next one, so commits are far fewer than posts."""
     with server.client() as client, failing(server, "commitTransaction", 1, blockConnection=True, blockTimeMS=300):
         before = client.admin.command("serverStatus")["transactions"]["totalCommitted"]
         rooms = [scene.at(f"shared{at % 4}") for at in range(12)]
@@ -209,7 +209,7 @@ def test_posts_of_one_process_share_transactions(server: MongoServer, scene: Sce
 
 @pytest.mark.parametrize(("verb", "command"), [("take", "update"), ("pop", "commitTransaction"), ("delete", "delete")])
 def test_requests_to_different_queues_share_commands(server: MongoServer, scene: Scene, verb: str, command: str):
-    """Two commands are under way; the others wait, and share the next ones."""
+    """Two commands are in progress; the others wait and share the next ones."""
     rooms = [scene.at(f"shared{at}") for at in range(12)]
     posted = [room.post(2) for room in rooms]
     works = [
@@ -255,7 +255,7 @@ def test_a_pop_that_collides_fails_none_of_its_neighbours(
 def test_a_write_that_is_executed_again_later_changes_nothing(
     server: MongoServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
-    """A command whose first copy arrives after the second was answered claims and deletes nothing more."""
+    """The first copy of a command arrives after the response to the second; it claims and deletes no more messages."""
     sent: list[dict[str, Any]] = []
     write = StoreClient._write
 
@@ -279,7 +279,7 @@ def test_a_write_that_is_executed_again_later_changes_nothing(
 
 @pytest.mark.parametrize("way", ["purge", "delete"])
 def test_a_removal_is_carried_out_by_maintenance_of_any_server(server: MongoServer, scene: Scene, way: str):
-    """The answer waits for no deletion; maintenance deletes what was there and nothing that came later."""
+    """The response waits for no deletion. Maintenance deletes the removed messages and no later ones."""
     old = scene.post(7)
     scene.take(2)
     getattr(scene.storage.queues, way)(scene.queue)
@@ -296,7 +296,7 @@ def test_a_removal_is_carried_out_by_maintenance_of_any_server(server: MongoServ
 
 @pytest.mark.parametrize("way", ["purge", "delete"])
 def test_a_removal_that_version_0_1_0_has_noted_hides_its_messages(server: MongoServer, scene: Scene, way: str):
-    """Version 0.1.0 notes the last sequence alone; if it died before it deleted the messages, they are removed."""
+    """Version 0.1.0 stores only the last sequence. If it died before it deleted the messages, they are removed."""
     old = scene.post(7)
     held = scene.take(2)
     getattr(scene.storage.queues, way)(scene.queue)
@@ -314,7 +314,7 @@ def test_a_removal_that_version_0_1_0_has_noted_hides_its_messages(server: Mongo
 
 
 def test_the_counter_of_a_deleted_queue_is_forgotten_some_day(server: MongoServer, scene: Scene):
-    """It has an expiry far away, which a new post takes back."""
+    """The counter has a distant expiry, which a new post removes."""
     with server.client() as client:
         messages = client["faults"]["messages"]
         scene.post(1)
@@ -328,7 +328,7 @@ def test_the_counter_of_a_deleted_queue_is_forgotten_some_day(server: MongoServe
 
 
 def test_a_user_who_must_not_ask_for_sizes_gets_the_other_figures(server: MongoServer, scene: Scene):
-    """Without the right to collStats these measures are left out, and the others are there."""
+    """Without the right to collStats, only the measures of sizes are omitted."""
     with failing(server, "collStats", "alwaysOn", errorCode=UNAUTHORIZED):
         names = {measure.name for measure in scene.storage.measures(scene.now)}
     assert names == {"expired_removed_total", "expired_waiting", "sweep_lag_seconds", "store_transactions_total"}
@@ -336,7 +336,7 @@ def test_a_user_who_must_not_ask_for_sizes_gets_the_other_figures(server: MongoS
 
 
 def verbs(scene: Scene, known: str) -> list:
-    """One call of each verb that meets the store."""
+    """Return one call of each verb that uses the store."""
     storage = scene.storage
     return [
         storage.now,
@@ -367,7 +367,7 @@ def verbs(scene: Scene, known: str) -> list:
 
 
 def all_unavailable(scene: Scene, known: str) -> None:
-    """Every verb, all at once, ends in time and says so in a sentence of its own."""
+    """Assert that all verbs, called at once, fail in time with an error message of their own."""
 
     def fails(verb) -> None:
         with pytest.raises(Unavailable) as caught:
@@ -379,7 +379,7 @@ def all_unavailable(scene: Scene, known: str) -> None:
 
 @pytest.mark.parametrize("loss", ["killed", "frozen"])
 def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_back(loss: str):
-    """No restart of the driver is needed, and what was acknowledged is there (L1)."""
+    """The driver needs no restart, and acknowledged messages exist (L1)."""
     with MongoServer() as server:
         storage = connect(server.uri, timeout=TIMEOUT)
         scene = Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
@@ -408,7 +408,7 @@ def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_bac
 
 
 def test_a_message_that_a_claim_saved_is_not_removed_by_a_slower_sweeper(server: MongoServer, scene: Scene):
-    """Between finding and removing, a claim may have lengthened its life: the removal looks again."""
+    """Between search and removal, a claim may have extended the message's life, so the removal checks again."""
     posted = scene.post(1, ttl=1)
     with server.client() as client:
         due = {"_id": {"$regex": posted[0]}, "e": {"$lte": DatetimeMS(round((scene.now + 2) * 1000))}}
@@ -421,7 +421,7 @@ def test_a_message_that_a_claim_saved_is_not_removed_by_a_slower_sweeper(server:
 
 @contextlib.contextmanager
 def orphan(server: MongoServer, change: dict[str, object], of: dict[str, object]) -> Iterator[None]:
-    """A transaction of a server that died in the middle of it."""
+    """Keep open a transaction of a server that died within it."""
     with MongoClient(server.address, directConnection=True, appName="zq") as dead:
         session = dead.start_session()
         session.start_transaction()
@@ -442,7 +442,7 @@ def test_a_post_does_not_wait_for_the_transaction_of_a_dead_server(server: Mongo
 
 
 def test_maintenance_ends_the_transactions_of_dead_servers(server: MongoServer, scene: Scene):
-    """What they held at the head of a queue can be claimed again; what lives is left alone."""
+    """Messages at the head of a queue can be claimed again; transactions of live servers are left open."""
     posted = scene.post(1)
     with orphan(server, {"$set": {"x": 1}}, {"k": 1}):
         scene.storage.maintain(scene.now)

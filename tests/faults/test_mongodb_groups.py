@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped queues on MongoDB that several servers use at once: each group in order, and no group is forgotten."""
+"""Grouped queues on MongoDB with several servers: each group stays in order, and none is forgotten."""
 
 import random
 from collections import defaultdict
@@ -16,13 +16,13 @@ from zq.storage.mongodb import MongoStorage, connect, groups
 from zq.storage.mongodb.producers import Step
 
 GROUPS = 5
-# Messages of each group.
+# Number of messages per group.
 EACH = 12
 
 
 @pytest.fixture
 def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
-    """Two of them on one store, at one queue."""
+    """Return two servers on a store with the same queue."""
     storages = [connect(mongodb.uri_of("groups"), timeout=DEADLINE) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     yield [Scene(storage, clock, QueueRef("acme", request.node.name[:64])) for storage in storages]
@@ -31,7 +31,7 @@ def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[li
 
 
 def send(scene: Scene, *groups: str) -> list[Draft]:
-    """A post of one message for each of these groups."""
+    """Post a message for each of these groups."""
     new = [
         Draft(draft.id, draft.body, draft.ttl, draft.delay, draft.client, group=group)
         for draft, group in zip(drafts(len(groups), scene.now), groups, strict=True)
@@ -41,7 +41,7 @@ def send(scene: Scene, *groups: str) -> list[Draft]:
 
 
 class Shop:
-    """Workers at grouped queues, who write down what they hold and what they have done with."""
+    """Workers on grouped queues, which record claimed and finished messages."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -49,7 +49,7 @@ class Shop:
         self.done: defaultdict[str, list[int]] = defaultdict(list)
 
     def work(self, scene: Scene, seed: int) -> None:
-        """Until all is done: claim, and do one thing or another with what came of each group."""
+        """Claim and handle the messages of each group in a random way until all are done."""
         choice = random.Random(seed)
         while sum(map(len, self.done.values())) < self._expected:
             claim = scene.claim(choice.randint(1, 6), ttl=DEADLINE * 10)
@@ -61,7 +61,7 @@ class Shop:
                 )
 
     def _finish(self, group: str, messages: Sequence[Message]) -> None:
-        """The next step makes the group somebody else's."""
+        """Record the messages as done. The next step may give the group to another worker."""
         self.done[group] += [message.sequence for message in messages]
         del self._holding[group]
 
@@ -72,7 +72,7 @@ class Shop:
         scene.delete(messages[0].id, claim)
 
     def _settle(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
-        """The first is done, the others come back."""
+        """Delete the first message and release the others."""
         first, *others = messages
         self._finish(group, [first])
         scene.settle(claim, delete=[first.id], release=[Release(one.id, 0) for one in others])
@@ -83,7 +83,7 @@ class Shop:
         scene.handle(messages)
 
     def _commit(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
-        """Of a claim that holds this group alone; else they come back."""
+        """Commit a claim that holds only this group; release any other claim."""
         if len(scene.held(claim)) > len(messages):
             self._give_back(scene, claim, group, messages)
             return
@@ -96,7 +96,7 @@ class Shop:
 
 
 def by_group(claim: Claim | None) -> dict[str, list[Message]]:
-    """What a claim holds."""
+    """Return the messages of the claim by group."""
     found: defaultdict[str, list[Message]] = defaultdict(list)
     for message in claim.messages if claim is not None else ():
         found[message.group].append(message)
@@ -104,7 +104,7 @@ def by_group(claim: Claim | None) -> dict[str, list[Message]]:
 
 
 def test_no_two_servers_hold_one_group_and_each_keeps_its_order(servers: list[Scene]):
-    """While messages come by posts, commits and moves, and go by all ways there are."""
+    """Messages arrive by posts, commits and moves, and leave by every verb."""
     assert servers[0].storage.queues.create(servers[0].queue, b"{}", Grouping.ORDERED)
     groups = [f"g{at}" for at in range(GROUPS)]
     shop = Shop(GROUPS * EACH)
@@ -130,7 +130,7 @@ def test_no_two_servers_hold_one_group_and_each_keeps_its_order(servers: list[Sc
 
 
 def test_a_queue_made_anew_as_another_kind_is_what_it_is_now(servers: list[Scene]):
-    """Also for a server that remembers its counter, and how its messages stood."""
+    """This includes a server that has cached the queue's counter and numbering mode."""
     here, there = servers
     for before, now in ((Grouping.NONE, Grouping.ORDERED), (Grouping.ORDERED, Grouping.NONE)):
         there.storage.queues.delete(there.queue)
@@ -147,7 +147,10 @@ def test_a_queue_made_anew_as_another_kind_is_what_it_is_now(servers: list[Scene
 
 @pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
 def test_heads_that_the_ttl_monitor_takes_are_not_missed(mongodb: MongoServer, servers: list[Scene], kind: Grouping):
-    """Delayed ones too, whose groups would wait for them otherwise; and entries go with the last."""
+    """This includes delayed heads, which would block their groups.
+
+    The entry of a group is removed with its last message.
+    """
     here, there = servers
     assert here.storage.queues.create(here.queue, b"{}", kind)
     short = drafts(1, here.now, ttl=60, delay=600)[0]
@@ -168,7 +171,10 @@ def test_heads_that_the_ttl_monitor_takes_are_not_missed(mongodb: MongoServer, s
 
 @pytest.mark.parametrize("step", [Step.RESERVED, Step.DECIDED])
 def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], step: Step):
-    """Before it was decided they have all their messages again; after that those are gone. Until then they wait."""
+    """The groups wait until the commit is decided or aborted.
+
+    An aborted commit returns all messages, a decided one none.
+    """
     here, there = servers
     assert here.storage.queues.create(here.queue, b"{}", Grouping.ORDERED)
     held = ids_of(send(here, "a", "a", "b"))
@@ -195,8 +201,7 @@ def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], ste
 def test_nothing_is_lost_between_look_and_entry(
     mongodb: MongoServer, servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
 ):
-    """Of a line: another server posts behind the last message, which goes; gives back what a claim finds busy; posts
-    where a claim finds nothing."""
+    """Before the entry is written, another server posts to the line, or releases a claim."""
     here, there = servers
     assert here.storage.queues.create(here.queue, b"{}", Grouping.ORDERED)
     [first] = ids_of(send(here, "a"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts on MongoDB that are under way while other servers read or change the queue.
+"""Posts on MongoDB that are open while other servers read or change the queue.
 
-A post that draws its sequences beside its transaction is stopped after one of its steps. Servers are connections of one
-process; mongod cannot tell the difference.
+A post that draws its sequences next to its transaction is stopped after one of its steps. The servers are connections
+of one process; mongod cannot tell the difference.
 """
 
 import threading
@@ -42,7 +42,7 @@ DATABASE = "open_posts"
 
 
 class Stop:
-    """A step of one thread's first post; the thread waits there until it may go on."""
+    """A stop of a thread at a step of its first post until the test lets it continue."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
@@ -57,7 +57,7 @@ class Stop:
 
 @pytest.fixture
 def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
-    """Three servers that draw in one queue."""
+    """Return three servers that draw sequences in a queue."""
     storages = [connect(mongodb.uri_of(DATABASE), drawn_sequences=True) for _ in range(3)]
     clock = ManualClock(storages[0].now())
     queue = QueueRef("acme", uuid4().hex)
@@ -74,7 +74,7 @@ def servers(mongodb: MongoServer) -> Iterator[list[Scene]]:
 def stopped(
     step: str, monkeypatch: pytest.MonkeyPatch, post: Callable[[], list[str]]
 ) -> Iterator[tuple[Stop, "Future[list[str]]"]]:
-    """Start a post, and stop it after this step. It goes on at the end at the latest."""
+    """Start a post and stop it after this step. The post continues at the end at the latest."""
     of, name = STEPS[step]
     original, stop = getattr(of, name), Stop()
 
@@ -98,7 +98,7 @@ def stopped(
 
 
 def followed(scene: Scene, marker: int = 0, limit: int = 3) -> tuple[list[Message], int]:
-    """The messages behind the marker, page by page, and the next marker."""
+    """Return the messages after the marker, read page by page, and the next marker."""
     seen: list[Message] = []
     while True:
         page = scene.storage.messages.list(scene.queue, marker, limit, EVERYTHING, scene.now)
@@ -109,13 +109,13 @@ def followed(scene: Scene, marker: int = 0, limit: int = 3) -> tuple[list[Messag
 
 
 def with_history(scene: Scene) -> list[str]:
-    """All messages of the queue, by the listing of all states."""
+    """Return all messages of the queue from a listing of all states."""
     page = scene.storage.history.list(scene.queue, 0, 1000, None, scene.now)
     return [one.message.id for one in page.items]
 
 
 def ready(scene: Scene) -> list[str]:
-    """All ready messages of the queue, page by page."""
+    """Return all ready messages of the queue, read page by page."""
     position, seen = Position(0, 0), list[str]()
     while True:
         page = scene.storage.messages.browse(scene.queue, State.READY, position, 3, scene.now)
@@ -148,7 +148,7 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
 def test_page_of_ready_messages_ends_before_posts_that_began_after_its_view(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch
 ):
-    """A delayed message that is ready by now has a later available-at than they."""
+    """A delayed message that is ready by now has a later available-at than these posts."""
     here, there, other = servers
     [first] = other.post(1)
     [delayed] = other.post(1, delay=5)
@@ -321,7 +321,7 @@ def test_listing_whose_page_ends_before_an_open_post_does_not_wait(
 def test_listing_beside_a_stopped_server_ends_its_transaction_and_misses_nothing(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, step: str
 ):
-    """The server goes on later, and posts again with higher sequences."""
+    """The server continues later, and posts again with higher sequences."""
     here, there, other = servers
     other.post(1)
     with stopped(step, monkeypatch, partial(there.post, 2)) as (stop, posted):
@@ -413,7 +413,7 @@ def test_removal_beside_an_open_post_waits_and_leaves_nothing_of_it(
 def test_maintenance_after_a_removal_of_a_dead_server_waits_for_open_posts(
     servers: list[Scene], mongodb: MongoServer, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else a message that is stored afterwards would stay for ever, invisible."""
+    """Otherwise a message stored afterwards would stay forever, invisible."""
     here, there, other = servers
     with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
         with monkeypatch.context() as patch:
@@ -450,7 +450,7 @@ def test_maintenance_after_a_removal_settles_once_and_not_for_each_batch(
 
 
 def test_draw_that_is_executed_late_changes_nothing(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
-    """Neither the range of a later post that is under way, nor the sequences."""
+    """Neither the range of a later open post nor the sequences change."""
     here, there, _ = servers
     there.post(1)
     send, late = StoreClient.send_once, []
@@ -472,7 +472,7 @@ def test_draw_that_is_executed_late_changes_nothing(servers: list[Scene], monkey
 
 
 def test_attempt_that_is_not_the_newest_of_its_lane_draws_nothing(servers: list[Scene]):
-    """The post is stored all the same, with sequences of its own."""
+    """The post is stored nevertheless, with sequences of its own."""
     here, there, _ = servers
     posted = there.post(2)
     there.storage.messages._poster._lane.attempt = 0
@@ -483,7 +483,7 @@ def test_attempt_that_is_not_the_newest_of_its_lane_draws_nothing(servers: list[
 
 
 def test_range_that_a_removal_has_hidden_is_drawn_again(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
-    """In several queues, the documents are read after the draw; the post belongs behind the removal."""
+    """With several queues, their documents are read after the draw. The post comes after the removal."""
     here, there, _ = servers
     find, copies = StoreClient.find, there.at(f"{there.queue.name}.copies")
     copies.post(1)
@@ -517,7 +517,7 @@ def test_server_that_has_lost_its_lane_takes_another_one(servers: list[Scene], m
 
 
 def test_server_does_not_wait_for_the_dead_owner_of_a_lane(servers: list[Scene], mongodb: MongoServer):
-    """It takes over another lane without a lease, or makes one."""
+    """The server takes over another lane without a lease, or creates one."""
     here, there, other = servers
     here.post(1)
     with mongodb.client() as client, client.start_session() as session, session.start_transaction():
@@ -551,7 +551,7 @@ def test_two_servers_that_use_one_lane_lose_and_double_nothing(servers: list[Sce
 
 
 def test_missing_queue_is_made_and_not_drawn_in(servers: list[Scene], mongodb: MongoServer):
-    """Whether it was there before or not."""
+    """This holds whether or not the queue existed before."""
     here, there, _ = servers
     here.post(2)
     here.storage.queues.delete(here.queue)
@@ -577,7 +577,7 @@ def test_post_that_must_not_create_a_known_queue_that_another_server_deleted_is_
 
 
 def test_group_in_known_queues_takes_as_few_commands_as_possible(mongodb: MongoServer):
-    """One to draw in a queue, and one more to read the ranges of several queues."""
+    """A group in one queue takes one command to draw; several queues take another to read their ranges."""
 
     class Commands(CommandListener):
         names: ClassVar[list[str]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Purges and deletions of a queue on MongoDB by one server while another one is in the middle of a verb."""
+"""Purges and deletions of a queue on MongoDB by one server while another server executes a verb."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ WAYS = pytest.mark.parametrize("way", ["purge", "delete"])
 
 @pytest.fixture
 def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
-    """Two servers on one store, at one queue of a project that no other test uses."""
+    """Return two servers on a store with the same queue, in a project that no other test uses."""
     storages = [connect(mongodb.uri_of("removals"), timeout=DEADLINE) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     project = f"p{crc32(request.node.name.encode())}"
@@ -32,7 +32,7 @@ def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[li
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]], None]:
-    """Return a function that runs another one in front of the next call of a function of ``changes``."""
+    """Return a function that runs another one before the next call of a function of ``changes``."""
 
     def plan(name: str, action: Callable[[], object]) -> None:
         original = getattr(changes, name)
@@ -56,7 +56,7 @@ def remove(scene: Scene, way: str) -> Callable[[], None]:
 def test_a_move_that_found_messages_before_a_removal_moves_none_of_them(
     servers: list[Scene], meanwhile: Callable, way: str, history: int
 ) -> None:
-    """A message that a purge or deletion has removed appears in no queue after the removal's answer."""
+    """A message that a purge or deletion has removed appears in no queue after the removal's response."""
     here, there = servers
     posted = here.post(3)
     meanwhile("advance", remove(there, way))
@@ -69,7 +69,7 @@ def test_a_move_that_found_messages_before_a_removal_moves_none_of_them(
 def test_a_settlement_that_found_messages_before_a_removal_moves_none_of_them(
     servers: list[Scene], meanwhile: Callable, way: str
 ) -> None:
-    """The claim is gone with its messages."""
+    """The claim is removed with its messages."""
     here, there = servers
     here.post(3)
     claim = here.take(3)
@@ -83,7 +83,7 @@ def test_a_settlement_that_found_messages_before_a_removal_moves_none_of_them(
 def test_a_verb_that_found_messages_before_a_purge_leaves_no_history_of_them(
     servers: list[Scene], meanwhile: Callable, verb: str
 ) -> None:
-    """No history entry appears after the purge's answer."""
+    """No history entry appears after the purge's response."""
     here, there = servers
     posted = here.post(2)
     claim = here.take(2) if verb == "settle" else None
@@ -103,7 +103,7 @@ def test_a_verb_that_found_messages_before_a_purge_leaves_no_history_of_them(
 def test_a_commit_that_found_messages_before_a_removal_publishes_nothing(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str, history: int
 ) -> None:
-    """A commit whose claims lost their messages by a purge or deletion is refused after the removal's answer."""
+    """A commit whose claims lost their messages by a purge or deletion is refused after the removal's response."""
     here, there = servers
     here.post(2)
     claim = here.take(2)
@@ -126,7 +126,7 @@ def test_a_commit_that_found_messages_before_a_removal_publishes_nothing(
 def test_a_listing_of_claims_reads_once_while_a_purged_queue_takes_posts(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, whole_project: bool
 ) -> None:
-    """The posts change the document of the queue, but not how far it was purged."""
+    """Posts change the queue's document, but not the position of its purge."""
     here, there = servers
     purged = there.at("purged")
     for scene in (here, purged):
@@ -152,7 +152,7 @@ def test_a_listing_of_claims_reads_once_while_a_purged_queue_takes_posts(
 def test_a_listing_of_claims_shows_a_removal_that_came_while_it_was_read(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Either all messages of a claim or none."""
+    """A listing has either all messages of a claim or none."""
     here, there = servers
     here.post(4)
     here.take(4)

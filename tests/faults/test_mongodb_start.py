@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be used as a MongoDB store is refused at the start, in a sentence, and no password is in it."""
+"""Unusable MongoDB stores: the start is refused with an error message that does not contain the password."""
 
 import logging
 import time
@@ -18,9 +18,9 @@ SECRET = "s3cr3tWord"
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
-    """A standalone server with users: an administrator, and one that may only read another database."""
+    """Return a standalone server with an administrator and a user that may only read another database."""
     with MongoServer("--auth", replica_set="") as started:
-        with started.client() as client:  # the first user may be created from this machine without credentials
+        with started.client() as client:  # without users, a local client may create the first one
             everything = [{"role": "root", "db": "admin"}]
             client.admin.command("createUser", "chief", pwd=SECRET, roles=everything)
         with MongoClient(f"mongodb://chief:{SECRET}@{started.address}/?directConnection=true") as client:
@@ -29,7 +29,7 @@ def guarded() -> Iterator[MongoServer]:
 
 
 def refusal(uri: str, kind: type[ZqError] = StartRefused, **options: object) -> str:
-    """The sentence; it names neither password nor PyMongo."""
+    """Return the error message, which contains neither the password nor the word PyMongo."""
     with pytest.raises(kind) as caught:
         connect(uri, **options).close()
     sentence = str(caught.value)
@@ -40,13 +40,13 @@ def refusal(uri: str, kind: type[ZqError] = StartRefused, **options: object) -> 
 
 
 def test_a_standalone_is_refused_with_the_way_out(guarded: MongoServer):
-    """It has no transactions; a set of one member has."""
+    """A standalone server has no transactions; a replica set with one member has."""
     uri = f"mongodb://chief:{SECRET}@{guarded.address}/zq?authSource=admin&directConnection=true"
     assert "--replSet" in refusal(uri)
 
 
 def test_a_wrong_replica_set_is_named(mongodb: MongoServer):
-    """With what the server belongs to and what was asked for."""
+    """The error names the server's set and the requested set."""
     sentence = refusal(mongodb.uri.replace("replicaSet=rs0", "replicaSet=other"), timeout=1.0)
     assert "'rs0'" in sentence
     assert "other" in sentence
@@ -54,26 +54,26 @@ def test_a_wrong_replica_set_is_named(mongodb: MongoServer):
 
 @pytest.mark.parametrize("user", [f"chief:wrong{SECRET}", f"nobody:{SECRET}"])
 def test_wrong_credentials_are_refused(guarded: MongoServer, user: str):
-    """Name and place are told, the password is not."""
+    """The error names user and address, not the password."""
     sentence = refusal(f"mongodb://{user}@{guarded.address}/zq?authSource=admin&directConnection=true")
     assert user.partition(":")[0] in sentence
     assert guarded.address in sentence
 
 
 def test_a_user_without_the_right_to_the_database_is_refused(guarded: MongoServer):
-    """At the start, not at the first post."""
+    """The start fails, not the first post."""
     assert "readWrite" in refusal(f"mongodb://guest:{SECRET}@{guarded.address}/zq?authSource=admin")
 
 
 def test_an_impossible_database_name_is_refused(mongodb: MongoServer):
-    """In the URI, whatever PyMongo makes of it, and in the option."""
+    """This holds for names in the URI, however PyMongo parses them, and in the option."""
     for name in ("a%20b", "a%24b", "x" * 64, "a.b", "a%2Fb"):
         refusal(f"mongodb://{mongodb.address}/{name}?directConnection=true")
     refusal(f"mongodb://{mongodb.address}/?directConnection=true", database="a b")
 
 
 def test_a_uri_that_makes_no_sense_is_refused():
-    """Before anything is connected."""
+    """The URI is refused before any connection."""
     for uri in (
         "mongodb://",
         "mongodb:///zq",
@@ -86,12 +86,12 @@ def test_a_uri_that_makes_no_sense_is_refused():
         "mongodb://host/zq?w=0",
     ):
         refusal(uri)
-    for timeout in (0, -1.0):  # zero would mean forever to PyMongo
+    for timeout in (0, -1.0):  # PyMongo takes zero as no limit
         refusal("mongodb://host/zq", timeout=timeout)
 
 
 def test_an_unreachable_server_is_unavailable_in_time():
-    """With the hosts in the sentence, so that a server may wait for its store."""
+    """The error names the hosts; with an option, the server waits for its store."""
     began = time.monotonic()
     address = f"127.0.0.1:{free_port()}"
     assert address in refusal(f"mongodb://me:{SECRET}@{address}/zq?replicaSet=rs0", Unavailable, timeout=1.0)
@@ -100,21 +100,21 @@ def test_an_unreachable_server_is_unavailable_in_time():
 
 @pytest.mark.parametrize("uri_options", ["w=1", "journal=false", "w=2&journal=true"])
 def test_a_weak_write_concern_is_warned_about(mongodb: MongoServer, caplog, uri_options: str):
-    """It starts, and the log says what may be lost."""
+    """The server starts and logs that messages may be lost."""
     with caplog.at_level(logging.WARNING, "zq"):
         connect(f"{mongodb.uri}&{uri_options}").close()
     assert "lost" in caplog.text
 
 
 def test_the_default_write_concern_is_not_warned_about(mongodb: MongoServer, caplog):
-    """Majority with journal."""
+    """The default is majority with journal."""
     with caplog.at_level(logging.WARNING):
         connect(mongodb.uri).close()
     assert [record for record in caplog.records if record.name.startswith("zq.storage")] == []
 
 
 def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(mongodb: MongoServer):
-    """A read preference would break the laws, so it is the one that does not."""
+    """A read preference would violate the laws, so it is the only option that is not passed."""
     storage = connect(f"{mongodb.uri}&maxPoolSize=7&appName=mine&readPreference=secondary")
     try:
         client: MongoClient = storage._client.pymongo
@@ -127,7 +127,7 @@ def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(mongodb: M
 
 
 def test_a_database_of_the_option_holds_the_store_when_the_uri_names_none(mongodb: MongoServer):
-    """And the URI wins."""
+    """A name in the URI takes precedence."""
     bare = mongodb.uri_of("")
     for uri, name in [(bare, "chosen"), (mongodb.uri_of("named"), "named")]:
         connect(uri, database="chosen").close()
@@ -136,7 +136,7 @@ def test_a_database_of_the_option_holds_the_store_when_the_uri_names_none(mongod
 
 
 def test_preparing_a_replica_set_twice_is_fine(mongodb: MongoServer):
-    """It makes the indexes; there is nothing to shard."""
+    """The command creates the indexes; there is nothing to shard."""
     for _ in range(2):
         prepare(mongodb.uri_of("prepared"))
     with mongodb.client() as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics on MongoDB, past the interface: what lies in the database, and what becomes of it."""
+"""Topics on MongoDB at the level of the database: the stored documents and their removal."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -35,7 +35,7 @@ def here(uri: str) -> Iterator[Log]:
 
 @pytest.fixture
 def there(uri: str, here: Log) -> Iterator[Log]:
-    """Another process."""
+    """Return the log of another process."""
     storage = connect(uri)
     yield Log(storage, here.clock)
     storage.close()
@@ -48,12 +48,12 @@ def documents(uri: str) -> Iterator[Collection]:
 
 
 def batches(documents: Collection) -> list[int]:
-    """Last sequences of the stored ones."""
+    """Return the last sequences of the stored batches."""
     return [one["k"] for one in documents.find({"q": topic_log.key("acme").messages}).sort("k", 1)]
 
 
 def test_a_batch_larger_than_a_document_is_published_in_one_step(here: Log, documents: Collection):
-    """It lies in parts, which are read in order, trimmed together, and removed."""
+    """The batch is stored in parts, which are read in order, trimmed together, and removed."""
     entries = [Entry(b"1" * (3 << 20), 3600)] * 6
     with_room = here.put("news", entries)
     assert with_room == 1
@@ -69,7 +69,7 @@ def test_a_batch_larger_than_a_document_is_published_in_one_step(here: Log, docu
 
 
 def test_trimmed_batches_are_removed_by_maintenance(here: Log, documents: Collection):
-    """And the note of it taken away; the counter stays, whatever expires."""
+    """The note of the trimming is removed too. The counter stays, whatever expires."""
     for _ in range(40):
         here.publish("news", 2, keep=Retention(10**9, 16), ttl=60)
     kept = [batch.last for batch in here.walk()]
@@ -84,7 +84,7 @@ def test_trimmed_batches_are_removed_by_maintenance(here: Log, documents: Collec
 
 
 def test_a_purge_is_carried_out_by_maintenance(here: Log, documents: Collection):
-    """Up to where it was decided: what is published after it stays, and so do other topics."""
+    """Messages published after the purge and other topics stay."""
     for _ in range(5):
         here.publish("news")
         here.publish("other")
@@ -101,7 +101,7 @@ def test_a_purge_is_carried_out_by_maintenance(here: Log, documents: Collection)
 def test_all_listeners_are_notified_of_a_purge_whose_server_died(
     here: Log, there: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
 ):
-    """If its notice was not written: maintenance writes one when the messages are gone."""
+    """If the notification was not written, maintenance writes it after it has removed the messages."""
     here.publish("news")
     followers = [Follower(log.storage, "acme") for log in (here, there)]
     last = here.publish("news")[0]
@@ -124,7 +124,10 @@ def test_all_listeners_are_notified_of_a_purge_whose_server_died(
 def test_batches_trimmed_while_they_are_read_are_no_silent_gap(
     uri: str, here: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Without a majority nothing is read as of one moment; then ``dropped`` tells of all that may be missing."""
+    """Without a majority write concern, reads have no snapshot.
+
+    Then ``dropped`` counts all possibly missing messages.
+    """
     storage = connect(uri, write_concern="1")
     weak = Log(storage, here.clock)
     for _ in range(30):
@@ -150,7 +153,7 @@ def test_batches_trimmed_while_they_are_read_are_no_silent_gap(
 def test_a_purge_that_is_carried_out_while_it_is_read_is_not_forgotten(
     uri: str, here: Log, monkeypatch: pytest.MonkeyPatch
 ):
-    """Without a majority the floors are read twice; a note that is gone by the second time still counts."""
+    """Without a majority the floors are read twice; a note that is removed before the second read still counts."""
     storage = connect(uri, write_concern="1")
     weak = Log(storage, here.clock)
     for _ in range(3):
@@ -170,7 +173,7 @@ def test_a_purge_that_is_carried_out_while_it_is_read_is_not_forgotten(
 
 
 def lost(self: StoreClient, session: object, commit=StoreClient._commit) -> None:
-    """In place of a commit: carried out, but not acknowledged, and the server does not know it any more."""
+    """Replace a commit: execute it without an acknowledgement, after which the server no longer knows it."""
     commit(self, session)
     error = PyMongoError("planted")
     error._add_error_label("TransientTransactionError")
@@ -178,7 +181,7 @@ def lost(self: StoreClient, session: object, commit=StoreClient._commit) -> None
 
 
 def test_a_commit_that_is_on_the_primary_only_is_not_repeated(here: Log, monkeypatch: pytest.MonkeyPatch):
-    """A majority read would not find it yet; so the driver waits for the majority, and then reads."""
+    """A majority read would not find the commit yet, so the driver waits for the majority and then reads."""
     find = StoreClient.find
 
     def later(self: StoreClient, *arguments, committed: bool = False, **options) -> list:
@@ -192,7 +195,7 @@ def test_a_commit_that_is_on_the_primary_only_is_not_repeated(here: Log, monkeyp
 
 
 def test_a_commit_that_is_there_but_not_durable_is_not_acknowledged(here: Log, monkeypatch: pytest.MonkeyPatch):
-    """Nor is it repeated."""
+    """The commit is not repeated either."""
     update = StoreClient.update
 
     def refuse(self: StoreClient, updates, session=None) -> int:
@@ -209,7 +212,7 @@ def test_a_commit_that_is_there_but_not_durable_is_not_acknowledged(here: Log, m
 
 
 def test_what_is_too_large_for_a_document_is_refused_as_such(here: Log):
-    """Trying again later would not help."""
+    """A retry would not help."""
     large = b"1" * (17 << 20)
     with pytest.raises(Invalid):
         here.put("news", [Entry(large, 3600)])
@@ -222,7 +225,7 @@ def test_what_is_too_large_for_a_document_is_refused_as_such(here: Log):
 def test_processes_hear_of_each_other_with_and_without_bodies_in_the_feed(
     here: Log, there: Log, carried: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """All that two processes publish side by side, in order, without a hole."""
+    """Each process gets all messages that both publish concurrently, in order and without a gap."""
     monkeypatch.setattr(feed, "MAX_BATCH_BYTES", carried)
     follower = Follower(here.storage, "acme")
 
@@ -237,7 +240,7 @@ def test_processes_hear_of_each_other_with_and_without_bodies_in_the_feed(
 
 
 def test_a_feed_that_broke_is_made_up_for(here: Log, there: Log, documents: Collection):
-    """Its cursor dies; the listener hears that something may be lost, then of all that is in the log."""
+    """The feed's cursor dies: the listener gets a loss notification, and then everything in the log."""
     follower = Follower(here.storage, "acme")
     first = there.publish()[0]
     assert follower.receives(first)
@@ -249,7 +252,7 @@ def test_a_feed_that_broke_is_made_up_for(here: Log, there: Log, documents: Coll
 
 
 def feed_cursors(documents: Collection) -> list[int]:
-    """The ids of those that follow the feed of this database."""
+    """Return the ids of the cursors that follow the feed of this database."""
     place = f"{documents.database.name}.feed"
     pipeline = [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": place}}]
     found = documents.database.client.admin.aggregate(pipeline)
@@ -257,7 +260,7 @@ def feed_cursors(documents: Collection) -> list[int]:
 
 
 def test_the_feed_of_an_earlier_version_grows(documents: Collection):
-    """When a server starts; one that has its size is left alone."""
+    """A starting server enlarges it; a feed of full size is left unchanged."""
     database = documents.database.client["zq_test_small"]
     database.drop_collection("feed")
     database.create_collection("feed", capped=True, size=1 << 20)
@@ -268,7 +271,7 @@ def test_the_feed_of_an_earlier_version_grows(documents: Collection):
 
 
 def test_a_read_by_name_or_glob_touches_only_what_it_returns(here: Log, documents: Collection):
-    """By the indexes of queues: a topic does not pay for others, and a glob reads topics from the index alone."""
+    """Queries use the indexes: a topic does not pay for others, and a glob reads topic names from the index only."""
     for at in range(60):
         here.publish("mine" if at % 20 == 0 else "others")
     database = documents.database

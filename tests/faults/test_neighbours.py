@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one tenant does, another does not feel (tenancy 10): rates hold, and hold for all servers of a store together.
+"""Isolation of tenants (tenancy 10): rates apply to all servers of a store together.
 
-Figures of latency are printed by ``python -m bench.neighbours``: on a busy machine no test could assert them. The
-exact sharing of a rate among servers is tested with a clock of its own in ``tests/unit/test_rates.py``.
+``python -m bench.neighbours`` prints latencies, which no test could assert on a busy machine.
+``tests/unit/test_rates.py`` tests the exact sharing of a rate among servers with a clock of its own.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tests.commands import new_token
 from tests.servers import Lost, ZqServer, ask, wait_for
 from zq.turns import SWITCH
 
-# Requests a second of a project, which a busy machine exceeds, too.
+# Requests per second of a project, which even a busy machine exceeds.
 RATE = 10
 CONFIG = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
 QUEUE = "/v2/queues/jobs"
@@ -29,7 +29,7 @@ def bearer(uri: str, project: str) -> dict[str, str]:
 
 
 def until(over: threading.Event, pause: float, work: Callable[[], object]) -> threading.Thread:
-    """A thread that does this again and again."""
+    """Start a thread that repeats this work until ``over`` is set."""
 
     def run() -> None:
         while not over.wait(pause):
@@ -43,7 +43,7 @@ def until(over: threading.Event, pause: float, work: Callable[[], object]) -> th
 
 @pytest.mark.store_of_the_day
 def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> None:
-    """One that asks many times its rate is told 429; the other, within its rate, is answered each time."""
+    """A tenant that exceeds its rate several times gets 429; another within its rate gets every response."""
     greedy, modest = bearer(store_uri, "greedy"), bearer(store_uri, "modest")
     statuses: dict[str, Counter[int]] = {"greedy": Counter(), "modest": Counter()}
     over = threading.Event()
@@ -78,7 +78,7 @@ atexit.register(lambda: open(f"{os.environ['ZQ_TEST_FOLDER']}/{os.getpid()}", "w
 
 
 def test_threads_take_short_turns(tmp_path: Path) -> None:
-    """One large request does not keep the interpreter from all others for Python's five milliseconds at a time."""
+    """A large request does not hold the interpreter for Python's default interval of five milliseconds."""
     (tmp_path / "sitecustomize.py").write_text(TELLING)
     env = {"PYTHONPATH": str(tmp_path), "ZQ_TEST_FOLDER": str(tmp_path)}
     with ZqServer("memory:", env=env) as server:

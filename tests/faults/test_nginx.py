@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``etc/nginx.conf`` in front of a server, by the real nginx where it is installed."""
+"""``etc/nginx.conf`` in front of a server, with the installed nginx."""
 
 import base64
 import os
@@ -27,12 +27,12 @@ LOGIN = {"Authorization": "Basic " + base64.b64encode(b"acme:secret").decode()}
 SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
 
 
-# Those of the server that the file's head asks for.
+# Options of the server that the head of the file requires.
 OPTIONS = re.findall(r"(behind_proxy|allowed_hosts) = (\S+?)(?:,|$)", FILE.read_text(), re.MULTILINE)
 
 
 class Proxy:
-    """nginx with the file, before a server."""
+    """An nginx with the file, in front of a server."""
 
     def __init__(self, folder: Path, server: ZqServer) -> None:
         self.port = free_port()
@@ -87,13 +87,13 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_the_file_overwrites_every_identity_header() -> None:
-    """Those that the engines judge, and one of each family."""
+    """The file covers the headers that engines check, and one of each family."""
     told = {name.lower() for name in re.findall(r"proxy_set_header ([\w-]+) ", FILE.read_text())}
     assert ({*heads.IDENTITY, *SAMPLES}) - told == set()
 
 
 def test_the_project_is_who_logged_in(proxy: Proxy) -> None:
-    """Whatever else the caller sends, in any spelling; without a password nobody gets through."""
+    """Other headers of the caller are ignored in any spelling, and a password is required."""
     forged = {"X-Project-ID": "victim", "X_Project_ID": "victim", "X-Tenant-ID": "victim", "X-Roles": "admin"}
     post = {"messages": [{"body": "mine", "ttl": 3600}]}
     path = "/v2/queues/q/messages"
@@ -106,21 +106,21 @@ def test_the_project_is_who_logged_in(proxy: Proxy) -> None:
 
 
 def test_the_server_knows_the_name_of_the_file(proxy: Proxy) -> None:
-    """A request to ``server_name`` passes both, with the options that the file's head asks for."""
+    """A request to ``server_name`` passes both, with the options that the file's head requires."""
     assert dict(OPTIONS) == {"behind_proxy": "true", "allowed_hosts": "zq.example"}
     assert ask(proxy.url, "GET", "/v2/queues", headers=LOGIN | {"Host": "zq.example"}).status == 200
     assert ask(proxy.url, "GET", "/v2/queues", headers=LOGIN | {"Host": "evil.example"}).status == 421
 
 
 def test_what_is_for_machinery_is_closed(proxy: Proxy) -> None:
-    """Metrics and readiness are not for the internet; health is."""
+    """Metrics and readiness are not public; health is."""
     assert ask(proxy.url, "GET", "/metrics", headers=LOGIN).status == 404
     assert ask(proxy.url, "GET", "/readyz", headers=LOGIN).status == 404
     assert ask(proxy.url, "GET", "/healthz").status == 200
 
 
 def test_a_body_that_is_too_large_ends_at_the_proxy(proxy: Proxy) -> None:
-    """The largest that zq takes goes through, one of 400 kB does not."""
+    """The largest body that zq accepts passes; a body of 400 kB does not."""
     path = "/v2/queues/large/messages"
     fits = {"messages": [{"body": "x" * 262_000, "ttl": 3600}]}
     assert ask(proxy.url, "POST", path, fits, headers=LOGIN).status == 201
@@ -129,7 +129,7 @@ def test_a_body_that_is_too_large_ends_at_the_proxy(proxy: Proxy) -> None:
 
 
 def test_events_of_a_stream_come_at_once(proxy: Proxy) -> None:
-    """nginx does not keep them until a buffer is full."""
+    """nginx does not buffer the events."""
     ask(proxy.server.url, "PUT", "/v2/topics/news")
     auth = LOGIN["Authorization"]
     request = f"GET /v2/topics/news/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {auth}\r\n"
@@ -147,7 +147,7 @@ def test_events_of_a_stream_come_at_once(proxy: Proxy) -> None:
 
 
 def test_websocket_passes_at_its_path(proxy: Proxy, request: pytest.FixtureRequest) -> None:
-    """To Granian, which serves it."""
+    """The path leads to Granian, which serves it."""
     place = f"ws://127.0.0.1:{proxy.port}"
     if request.node.callspec.params["proxy"] == "granian":
         with connect(f"{place}/v2/ws", additional_headers=LOGIN) as connection:
@@ -159,7 +159,7 @@ def test_websocket_passes_at_its_path(proxy: Proxy, request: pytest.FixtureReque
 
 
 def test_slow_clients_wait_at_the_proxy(proxy: Proxy) -> None:
-    """Half heads and half bodies: others go through, and zq does not hear of the slow ones."""
+    """Half-sent requests do not delay others, and zq does not notice the slow clients."""
     body = HALF_BODY.replace(b"Host:", f"Authorization: {LOGIN['Authorization']}\r\nHost:".encode(), 1)
     with SlowClients(proxy, heads=(60, HALF_HEAD), bodies=(60, body)):  # type: ignore[arg-type]
         for _ in range(5):

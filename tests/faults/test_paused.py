@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues that are paused while several ``zq-server``s on one store work at them."""
+"""Paused queues with several ``zq-server``s on a store."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from tests.servers import Answer, ZqServer, ask
 pytestmark = pytest.mark.shared
 QUEUE = "/v2/queues/jobs"
 MESSAGES = f"{QUEUE}/messages"
-# What takes messages, or brings some. {} is filled in by a number.
+# Requests that take or add messages. {} stands for a number.
 TAKES = [
     ("POST", f"{QUEUE}/claims?limit=1", {"ttl": 300}),
     ("DELETE", f"{MESSAGES}?pop=1", None),
@@ -22,7 +22,7 @@ TAKES = [
     ("DELETE", f"{MESSAGES}?pop=1&wait=1", None),
 ]
 BRINGS = ("POST", MESSAGES, {"messages": [{"body": 1, "ttl": 600}]})
-# Pauses of one run, and how many seconds each lasts, and the time before it.
+# Number of pauses in a run, and the seconds of each pause and of the time before it.
 PAUSES = 8 if CAMPAIGN else 3
 LASTS = 0.3
 
@@ -33,12 +33,12 @@ def change(server: ZqServer, paused: str | None) -> None:
 
 
 def brought(answer: Answer) -> bool:
-    """Whether a message was taken or stored."""
+    """Return whether a message was taken or stored."""
     return answer.status == 201 or bool(answer.status == 200 and answer.document.get("messages"))
 
 
 class Watch:
-    """What took or stored messages between an acknowledged pause and the request that ended it."""
+    """A record of requests that took or stored messages during an acknowledged pause."""
 
     def __init__(self) -> None:
         self.pause = 0
@@ -47,7 +47,7 @@ class Watch:
         self.passed = 0
 
     def run(self, server: ZqServer, method: str, path: str, document: object) -> None:
-        """Ask again and again; a request counts that begins and ends within one pause."""
+        """Repeat a request. It counts if it begins and ends within the same pause."""
         number = 0
         while not self.over:
             number += 1
@@ -61,7 +61,7 @@ class Watch:
 
 @pytest.mark.store_of_the_day
 def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store_uri: str, engine: str) -> None:
-    """Claims, pops and posts, waiting or not, at the server that pauses the queue and at the other one."""
+    """This holds for claims, pops and posts, waiting or not, at the server that pauses the queue and at the other."""
     with ZqServer(store_uri, engine=engine) as one, ZqServer(store_uri, engine=engine) as other:
         assert ask(one.url, "PUT", QUEUE).status == 201
         for _ in range(20):
@@ -88,7 +88,10 @@ def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store_
 
 
 def test_who_waits_is_answered_when_the_queue_is_resumed(store_uri: str, engine: str) -> None:
-    """At the same server at once, at the other one when it looks: both long before their time, 20 seconds, is up."""
+    """The server that resumes the queue answers at once.
+
+    The other answers at its next poll, long before 20 seconds end.
+    """
     with ZqServer(store_uri, engine=engine) as one, ZqServer(store_uri, engine=engine) as other:
         assert ask(one.url, "PUT", QUEUE, {"_paused": "claims"}).status == 201
         assert ask(one.url, "POST", MESSAGES, {"messages": [{"body": n, "ttl": 600} for n in range(8)]}).status == 201

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal with 429 comes a moment later under Granian, so that a client that asks on at once waits, and no other.
+"""Delayed 429 responses under Granian: a client that retries at once is slowed, and no other client.
 
-No test rests on a quick machine: a pause is seen as the time that passes at least, and that there is none by trying
-until one answer comes sooner.
+No test relies on a fast machine: a pause is the minimum of elapsed time, and its absence is shown by repetition until
+one response is earlier.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.rotation import rotated
 from tests.servers import CLIENT, ZqServer, wait_for
 from zq.http.heads import DELAY
 
-# Requests a second of a project: whoever asks on soon has used them up.
+# Requests per second of a project, which a repeating client soon exceeds.
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = 1\n"
 TOO_MANY = 429
 BODY = json.dumps({"messages": [{"body": 1}]})
@@ -45,7 +45,7 @@ def server(tmp_path: Path, credential: dict[str, str], other: dict[str, str]) ->
 
 
 class Client:
-    """One connection, and a project's credential on it."""
+    """A connection with a project's credential."""
 
     def __init__(self, server: ZqServer, headers: dict[str, str]) -> None:
         self._connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -70,7 +70,7 @@ class Client:
         return self.status()
 
     def refused(self) -> float:
-        """Ask until that is too much; when the request was sent that was refused."""
+        """Send requests until one is refused, and return its start time."""
         while True:
             began = time.monotonic()
             if self.ask() == TOO_MANY:
@@ -78,7 +78,7 @@ class Client:
 
 
 def test_a_refused_connection_is_served_again_after_a_pause(server: ZqServer, credential: dict[str, str]) -> None:
-    """Each refusal has its own; and what is posted meanwhile is read whole, for nothing is lost of it."""
+    """Each refusal has a pause of its own; a request sent during the pause is read completely."""
     client = Client(server, credential)
     for _ in range(3):
         began = client.refused()
@@ -88,7 +88,7 @@ def test_a_refused_connection_is_served_again_after_a_pause(server: ZqServer, cr
 
 
 def test_pipelined_requests_pause_too(server: ZqServer, credential: dict[str, str]) -> None:
-    """What has been sent before the refusal waits as well."""
+    """Requests sent before the refusal wait as well."""
     client = Client(server, credential)
     client.refused()
     lines = "".join(f"{name}: {value}\r\n" for name, value in credential.items())
@@ -103,7 +103,7 @@ def test_pipelined_requests_pause_too(server: ZqServer, credential: dict[str, st
 
 
 def test_a_stop_ends_pauses(server: ZqServer, credential: dict[str, str]) -> None:
-    """What was sent on a paused connection is answered by the process that ends."""
+    """The ending process answers requests on paused connections."""
     clients = [Client(server, credential) for _ in range(5)]
     for client in clients:
         client.refused()
@@ -115,7 +115,7 @@ def test_a_stop_ends_pauses(server: ZqServer, credential: dict[str, str]) -> Non
 
 
 def test_a_paused_connection_that_is_closed_is_forgotten(server: ZqServer, credential: dict[str, str]) -> None:
-    """Its place is free after the pause, and the worker goes on."""
+    """The slot is free after the pause, and the worker continues."""
     pid = server.worker_pids[0]
 
     def sockets() -> int:
@@ -135,7 +135,7 @@ def test_a_paused_connection_that_is_closed_is_forgotten(server: ZqServer, crede
 def test_under_granian_refusals_wait_and_hold_nobody_up(
     tmp_path: Path, credential: dict[str, str], other: dict[str, str], proxy: bool
 ) -> None:
-    """More of them than there are threads; behind a proxy too, whose connections are many projects'."""
+    """The refusals outnumber the threads. This also holds behind a proxy, whose connections have many projects."""
     config = CONFIG + f"[server]\nthreads = 9\nbehind_proxy = {proxy}\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", config=config, engine="granian") as server:
         crowd = [Client(server, credential) for _ in range(20)]
@@ -144,7 +144,7 @@ def test_under_granian_refusals_wait_and_hold_nobody_up(
             assert time.monotonic() - began >= DELAY
 
         def sooner() -> bool:
-            """Whether another project was answered while they waited."""
+            """Return whether another project got its response while the refused clients waited."""
             modest = Client(server, other)
             for client in crowd:
                 client.send()

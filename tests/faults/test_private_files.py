@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nobody but the user that zq runs as can read an embedded store: it has the messages of all tenants."""
+"""Permissions of an embedded store: only zq's user can read it, because it has the messages of all tenants."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ POST = {"messages": [{"body": "secret", "ttl": 600}]}
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
-    """What most machines have."""
+    """Set the umask of most machines."""
     former = os.umask(0o022)
     yield
     os.umask(former)
@@ -32,8 +32,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_store_is_its_users_alone_whatever_the_umask(tmp_path: Path, engine: str) -> None:
-    """The folder is 0700 and every file in it 0600, while the server runs, and those that RocksDB makes at the end and
-    at the next start too; nothing is warned of."""
+    """The folder has mode 0700 and its files 0600, at run time, after shutdown and after restart, without a warning."""
     folder = tmp_path / "store"
     for _ in range(2):
         with ZqServer(f"rocksdb://{folder}", "--engine", engine) as server:
@@ -48,7 +47,7 @@ def test_a_store_is_its_users_alone_whatever_the_umask(tmp_path: Path, engine: s
 
 @pytest.mark.parametrize("wide", [0o755, 0o750, 0o701])
 def test_a_folder_that_others_may_enter_is_warned_of_and_served(tmp_path: Path, wide: int) -> None:
-    """The start says what to do; the files that it makes are private all the same."""
+    """The warning at start names the command to fix it; new files are private nevertheless."""
     folder = tmp_path / "store"
     folder.mkdir()
     folder.chmod(wide)
@@ -61,7 +60,7 @@ def test_a_folder_that_others_may_enter_is_warned_of_and_served(tmp_path: Path, 
 
 
 def test_a_salvaged_store_is_private_too(tmp_path: Path) -> None:
-    """The command makes a folder and files as the server does."""
+    """The command creates folder and files like the server."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
         assert server.terminate() == 0

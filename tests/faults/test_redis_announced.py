@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of open commits of the Redis driver: one that is announced anew while it is looked at is not struck off."""
+"""Entries of open commits on Redis: an entry that is registered again during a check is kept."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def entries(store: Store) -> int:
 
 
 def test_what_is_announced_anew_while_it_is_looked_at_stays(store: RedisServer, monkeypatch: pytest.MonkeyPatch):
-    """As when a producer asks again a minute later: its commit, open from then on, must be found by those who go on."""
+    """A producer may repeat its commit a minute later; other servers must find the commit that is open from then on."""
     storage = connect(store.uri)
     ours = storage.transactions._store
     transactions.register(ours, COMMIT, 1)

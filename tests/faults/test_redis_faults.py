@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to Redis while zq uses it: a lost script cache, kill -9, full memory, silence; and wrong settings."""
+"""Failures of Redis in use: a lost script cache, kill -9, full memory, no response; and wrong settings."""
 
 import socket
 import threading
@@ -28,7 +28,7 @@ TIMEOUT = 2.0
 QUEUE = QueueRef("acme", "jobs")
 
 BINARIES = [None, "redis-server"]
-# A daily run takes valkey-server or redis-server, in turn.
+# A daily run uses valkey-server or redis-server in turn.
 TODAY = rotated(BINARIES if able("redis-server") else [None], 1)
 each_server = pytest.mark.parametrize("binary", TODAY, ids=lambda binary: "redis" if binary else "valkey")
 
@@ -55,7 +55,7 @@ def scene(server: RedisServer) -> Iterator[Scene]:
 
 
 def verbs(scene: Scene) -> dict[str, Callable[[], object]]:
-    """One call of each verb that talks to the store."""
+    """Return one call of each verb that uses the store."""
     log, records = Log(scene.storage, scene.clock, scene.queue.project), scene.storage.documents
     record = DocumentRef(scene.queue.project, "kind", "name")
     return {
@@ -91,7 +91,7 @@ def verbs(scene: Scene) -> dict[str, Callable[[], object]]:
 
 
 def round_trip(scene: Scene) -> None:
-    """Work that touches every kind of key, moved dead letters included."""
+    """Use every kind of key, including moved dead letters."""
     a, b, c, d = scene.post(4)
     claim = scene.take(2)
     assert scene.held(claim.id) == sorted([a, b])
@@ -110,7 +110,7 @@ def round_trip(scene: Scene) -> None:
 
 
 def test_a_lost_script_cache_is_not_noticed(scene: Scene, server: RedisServer):
-    """SCRIPT FLUSH between any two calls: every verb goes on, and nothing happens twice."""
+    """After SCRIPT FLUSH between any two calls every verb still works, and nothing happens twice."""
     with redis.Redis(port=server.port) as admin:
         for verb in verbs(scene).values():
             admin.script_flush()
@@ -135,7 +135,7 @@ def test_a_lost_script_cache_is_not_noticed(scene: Scene, server: RedisServer):
 
 @each_server
 def test_what_was_acknowledged_survives_a_kill(binary: str | None):
-    """With appendfsync always: after kill -9 and a restart every acknowledged message is there, once, in its state."""
+    """With appendfsync always, every acknowledged message exists once and in its state after kill -9 and a restart."""
     with RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always") as server:
         scene = open_scene(server.uri)
         acknowledged: list[str] = []
@@ -175,12 +175,12 @@ def test_what_was_acknowledged_survives_a_kill(binary: str | None):
 
 
 def keys_of_queues(admin: redis.Redis) -> list[bytes]:
-    """All keys but the expiry schedule: an entry there for a message that was refused is harmless and soon gone."""
+    """Return all keys except the expiry schedule. A refused post may leave a harmless entry in it for a short time."""
     return [key for key in admin.scan_iter(count=1000) if not key.endswith(b":due")]
 
 
 def post_until_full(scene: Scene) -> list[str]:
-    """What was acknowledged until a post was refused."""
+    """Post until a post is refused, and return the acknowledged ids."""
     acknowledged: list[str] = []
     for _ in range(3000):
         new = [Draft(id, b"x" * 3000, 3600, 0, "alice") for id in new_ids(5, scene.now)]
@@ -193,12 +193,14 @@ def post_until_full(scene: Scene) -> list[str]:
 
 
 def test_a_full_store_refuses_posts_whole_and_lets_messages_go(scene: Scene, server: RedisServer):
-    """At maxmemory: posts and new queues are refused with a sentence and leave no trace; everything that takes
-    messages out still works, and when enough is gone posts do too."""
+    """At maxmemory, posts and new queues are refused with an error and leave no trace.
+
+    All verbs that remove messages still work, and once there is enough memory posts work too.
+    """
     with redis.Redis(port=server.port) as admin:
         admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 6_000_000)
         acknowledged = post_until_full(scene)
-        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 3_000_000)  # full beyond doubt
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 3_000_000)  # certainly full
         assert ids_of(scene.walk(limit=100)) == acknowledged
         assert scene.counts() == (0, len(acknowledged))
         size = len(keys_of_queues(admin))
@@ -230,7 +232,7 @@ def posted(scene: Scene) -> list[str]:
 
 
 def assert_unavailable(scene: Scene) -> None:
-    """Every verb fails with the same error, in time."""
+    """Assert that every verb fails with the same error in time."""
     for verb in verbs(scene).values():
         error = soon(TIMEOUT + 1.5, partial(unavailable, verb))
         assert "Error" not in str(error)
@@ -238,7 +240,7 @@ def assert_unavailable(scene: Scene) -> None:
 
 
 def unavailable(verb: Callable[[], object]) -> Unavailable:
-    """What the verb fails with."""
+    """Return the error of the verb."""
     with pytest.raises(Unavailable) as error:
         verb()
     return error.value
@@ -246,7 +248,7 @@ def unavailable(verb: Callable[[], object]) -> Unavailable:
 
 @each_server
 def test_a_killed_store_is_unavailable_and_comes_back(binary: str | None):
-    """Every verb answers within the timeout, from idle connections as well as new ones; a restart is all it takes."""
+    """Every verb fails within the timeout, on idle and on new connections; a restart of the store suffices."""
     with RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always") as server:
         scene = open_scene(server.uri)
         posted = scene.post(3)
@@ -259,7 +261,7 @@ def test_a_killed_store_is_unavailable_and_comes_back(binary: str | None):
 
 
 def test_a_restart_between_two_calls_is_not_noticed():
-    """Idle connections that the server has closed are opened anew before anything is sent over them."""
+    """Idle connections that the server has closed are reopened before the driver sends on them."""
     with RedisServer(None, "--appendonly", "yes", "--appendfsync", "always") as server:
         scene = open_scene(server.uri)
         posted = scene.post(2)
@@ -270,7 +272,7 @@ def test_a_restart_between_two_calls_is_not_noticed():
 
 
 def test_a_store_that_hangs_is_unavailable_in_time(scene: Scene, server: RedisServer):
-    """A server that takes connections and never answers holds up nobody for longer than the timeout."""
+    """A server that accepts connections and never answers delays callers for no longer than the timeout."""
     with server.frozen():
         calls = [verbs(scene)[name] for name in ("post", "claim", "get queue", "pop")]
         for verb in calls:
@@ -286,7 +288,7 @@ def test_a_store_that_hangs_is_unavailable_in_time(scene: Scene, server: RedisSe
 
 
 def test_more_threads_than_connections_wait_their_turn(scene: Scene):
-    """300 threads at once: each gets its answer."""
+    """With 300 concurrent threads, each call gets its response."""
     results: list[list[str]] = []
     threads = [threading.Thread(target=lambda: results.append(scene.post(1))) for _ in range(300)]
     for thread in threads:
@@ -297,9 +299,9 @@ def test_more_threads_than_connections_wait_their_turn(scene: Scene):
 
 
 def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
-    """When everything has expired, the sweep leaves the queues' counters and what belongs to the store itself.
+    """After everything has expired, only counters of queues and the store's own keys are left.
 
-    The expiry schedule names projects, for whoever counts queues.
+    The expiry schedule keeps the names of projects, which a count of queues needs.
     """
     rooms = [scene.at(f"q{at}", project=f"p{at % 7}") for at in range(40)]
     for room in rooms:
@@ -329,7 +331,7 @@ def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
 
 
 def test_used_memory_returns_when_messages_have_expired():
-    """INFO memory before 50,000 messages and after they were swept: no more than a fiftieth of them is left."""
+    """INFO memory before 50,000 messages and after their sweep differs by at most a fiftieth of their memory."""
     with RedisServer() as server, redis.Redis(port=server.port) as admin:
         scene = open_scene(server.uri)
         scene.post(1)
@@ -347,8 +349,8 @@ def test_used_memory_returns_when_messages_have_expired():
         scene.storage.close()
 
 
-def test_who_must_not_ask_for_memory_is_told_the_rest(server: RedisServer, scene: Scene):
-    """Where the right to INFO is taken away after the start, these measures are left out, and the others are there."""
+def test_a_user_without_the_right_to_info_gets_the_other_measures(server: RedisServer, scene: Scene):
+    """If the right to INFO is revoked after the start, only the measures of memory are omitted."""
     with redis.Redis(port=server.port) as admin:
         admin.acl_setuser("zq", enabled=True, passwords=["+key"], commands=["+@all"], keys=["zq:*"], channels=["*"])
         other = open_scene(server.uri.replace("//", "//zq:key@"))
@@ -361,13 +363,13 @@ def test_who_must_not_ask_for_memory_is_told_the_rest(server: RedisServer, scene
 
 
 def shrunk(admin: redis.Redis, most: int) -> int:
-    """The memory in use once it is below the bound; before, 0."""
+    """Return the used memory once it is at most ``most``, and 0 before."""
     used = int(admin.info("memory")["used_memory"])
     return used if used <= most else 0
 
 
 def test_idle_queues_give_space_back_whoever_posted(scene: Scene, server: RedisServer):
-    """The expiry schedule is in the store: another server, opened later, finds what is due."""
+    """The expiry schedule is in the store: another server, opened later, finds expired messages."""
     scene.post(10, ttl=60)
     scene.tick(60)
     other = open_scene(server.uri)
@@ -400,7 +402,7 @@ def test_sweeps_side_by_side_count_each_message_once(scene: Scene, server: Redis
 
 @pytest.mark.parametrize("removal", ["delete", "purge"])
 def test_sequences_outlive_their_queue(scene: Scene, removal: str):
-    """A marker of a deleted queue hides nothing of its successor, at the same moment or later (L6)."""
+    """A marker of a deleted queue hides no message of its successor, at the same time or later (L6)."""
     for _ in range(3):
         old = scene.post(5)
         marker = scene.one(old[-1]).sequence
@@ -410,7 +412,7 @@ def test_sequences_outlive_their_queue(scene: Scene, removal: str):
 
 
 def test_sequences_rise_with_time(scene: Scene, server: RedisServer):
-    """A counter that fell back, as after the loss of a log's tail or a failover, gives no sequence again (L6)."""
+    """A counter that fell back, as after the loss of a log's tail or a failover, repeats no sequence (L6)."""
     scene.post(1)
     with redis.Redis(port=server.port) as admin:
         [state] = list(admin.scan_iter("zq:*:state:*"))
@@ -426,7 +428,7 @@ def test_sequences_rise_with_time(scene: Scene, server: RedisServer):
 
 
 def test_the_clock_never_falls_with_the_servers(scene: Scene, server: RedisServer):
-    """What was seen counts, unless it lies so far ahead that it must be false."""
+    """A time that was read before counts, unless it is so far ahead that it must be false."""
     with redis.Redis(port=server.port) as admin:
         ahead = int(scene.storage.now() * 1e6) + 30_000_000
         admin.set("zq:clock", ahead)
@@ -436,7 +438,7 @@ def test_the_clock_never_falls_with_the_servers(scene: Scene, server: RedisServe
 
 
 def test_too_few_replicas_leave_a_change_unconfirmed(server: RedisServer, scene: Scene):
-    """With wait_replicas a write that no replica confirms is refused in time; reads are not held up."""
+    """With wait_replicas, a write that no replica confirms is refused in time; reads are not delayed."""
     careful = open_scene(server.uri, wait_replicas=1)
     for write in (careful.post, careful.storage.ping):
         assert "replicas" in str(soon(TIMEOUT + 1.5, partial(unavailable, write)))
@@ -445,7 +447,7 @@ def test_too_few_replicas_leave_a_change_unconfirmed(server: RedisServer, scene:
 
 
 def refused(uri: str) -> str:
-    """The sentence with which a store refuses to be opened."""
+    """Return the error message with which the store refuses to open."""
 
     def sentence() -> str:
         with pytest.raises(StartRefused) as refusal:
@@ -457,8 +459,8 @@ def refused(uri: str) -> str:
     return said
 
 
-def test_a_wrong_password_is_told():
-    """Missing, wrong, and right."""
+def test_a_wrong_password_is_reported():
+    """The cases are a missing, a wrong and the right password."""
     with RedisServer(None, "--requirepass", "geheim") as server:
         right = server.uri.replace("redis://", "redis://:geheim@")
         for uri in (server.uri, right.replace("geheim", "geheimer"), right.replace(":geheim", "user:geheim")):
@@ -469,20 +471,23 @@ def test_a_wrong_password_is_told():
 
 
 @pytest.mark.parametrize("rights", ["+get", "+@all -spublish", "+@all -publish", "+@all -ssubscribe"])
-def test_a_user_without_rights_is_told(server: RedisServer, rights: str):
-    """One who may not publish or follow too: scripts go on where they must not, and nobody would be told anything."""
+def test_a_user_without_rights_is_reported(server: RedisServer, rights: str):
+    """This includes a user without publish or subscribe.
+
+    Scripts would continue after such an error without notifications.
+    """
     with redis.Redis(port=server.port) as admin:
         every = {"keys": ["*"], "channels": ["*"], "reset": True}
         admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=rights.split(), **every)
     assert "denies this user" in refused(server.uri.replace("redis://", "redis://weak:geheim@"))
 
 
-def test_a_missing_database_is_told(server: RedisServer):
+def test_a_missing_database_is_reported(server: RedisServer):
     assert "no database 99" in refused(server.uri.removesuffix("/0") + "/99")
 
 
 def test_a_server_that_evicts_is_refused(scene: Scene, server: RedisServer):
-    """allkeys-lru with a bound throws messages away; without a bound, or with noeviction, nothing is lost."""
+    """allkeys-lru with maxmemory deletes messages; without maxmemory, or with noeviction, none is lost."""
     with redis.Redis(port=server.port) as admin:
         try:
             admin.config_set("maxmemory", 10**9)
@@ -501,8 +506,8 @@ def test_another_layout_is_refused(scene: Scene, server: RedisServer):
     assert "layout 99" in refused(server.uri)
 
 
-def test_nobody_there_is_unavailable():
-    """Host and port are named, the password is not."""
+def test_a_server_that_does_not_listen_is_unavailable():
+    """The error names host and port, not the password."""
     port = free_port()
     with pytest.raises(Unavailable, match=f"127.0.0.1:{port}") as error:
         connect(f"redis://:geheim@127.0.0.1:{port}")
@@ -510,8 +515,8 @@ def test_nobody_there_is_unavailable():
 
 
 @pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n"])
-def test_what_is_no_redis_is_told(greeting: bytes):
-    """A port where somebody else answers."""
+def test_a_server_that_is_not_redis_is_reported(greeting: bytes):
+    """Another program listens on the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -530,7 +535,7 @@ def test_what_is_no_redis_is_told(greeting: bytes):
 
 
 def test_a_socket_serves_as_well(tmp_path):
-    """unix:// with a database."""
+    """The URI is unix:// with a database."""
     with RedisServer(None, "--unixsocket", str(tmp_path / "s")) as server:
         scene = open_scene(f"unix://{tmp_path}/s?db=2")
         round_trip(scene)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where messages lie in a queue on Redis: each in one place, which the order of claims and all counts rest on."""
+"""The structures of a queue on Redis: each message is in exactly one, on which claim order and counts rely."""
 
 import random
 import struct
@@ -22,11 +22,11 @@ from zq.storage.redis import layout
 
 QUEUE = QueueRef("acme", "jobs")
 STEPS = 1000
-"""What ``STEPS`` in shared.lua says."""
+"""The value of ``STEPS`` in shared.lua."""
 
 
 class Places:
-    """What lies where in a queue, as a look into Redis shows it."""
+    """A snapshot of the keys of a queue in Redis."""
 
     def __init__(self, admin: Any, queue: QueueRef) -> None:
         keys = dict(zip(layout.QUEUE_KINDS, layout.keys(queue).queue, strict=True))
@@ -44,7 +44,7 @@ class Places:
         self.exists = admin.exists(keys["stream"]) == 1
 
     def check(self) -> None:
-        """Each message is in one place, and no place has what is not there."""
+        """Assert that each message is in exactly one structure, and that structures have no other entries."""
         assert self.exists == bool(self.entries)
         every = set(self.entries)
         assert set(self.expiry) == set(self.ids) == every
@@ -63,7 +63,7 @@ class Places:
 
 
 class Lanes:
-    """A scene on Redis, and one in memory to which the same is done."""
+    """A scene on Redis, and one in memory that gets the same operations."""
 
     def __init__(self, server: RedisServer, closing: ExitStack) -> None:
         self.admin: Any = redis.Redis(port=server.port)
@@ -85,7 +85,7 @@ class Lanes:
         return ids_of(new)
 
     def same(self, work: Any) -> Any:
-        """What both answer."""
+        """Do the work on both, assert equal results, and return the result."""
         found, other = work(self.scene), work(self.other)
         assert found == other
         return found
@@ -105,7 +105,7 @@ def lanes(server: RedisServer) -> Iterator[Lanes]:
 
 
 def test_what_is_behind_many_delayed_ones_is_claimed_at_once(lanes: Lanes):
-    """However many there are between; when their moment comes, all are in the order of (available, sequence)."""
+    """Any number of delayed messages may be in between; once ready, all are in the order of (available, sequence)."""
     first = lanes.post(1)
     late = [id for _ in range(4) for id in lanes.post(3 * STEPS // 4, delay=50)]
     second = lanes.post(2)
@@ -124,7 +124,7 @@ def test_what_is_behind_many_delayed_ones_is_claimed_at_once(lanes: Lanes):
 
 
 def test_a_lane_from_a_false_future_blocks_nobody(lanes: Lanes):
-    """What came there keeps its moment; what came since is claimed, counted and listed, and joins no lane behind it."""
+    """Messages posted there keep their time; later messages are claimed, counted and listed, and join no later lane."""
     days = 864_000
     early = lanes.post(2)
     future = lanes.scene.now + days
@@ -145,7 +145,7 @@ def test_a_lane_from_a_false_future_blocks_nobody(lanes: Lanes):
 
 
 def test_expired_ones_in_front_of_a_lane_are_removed_once(lanes: Lanes):
-    """By bounded steps; what waits elsewhere since later does not overtake what is behind them."""
+    """Removal takes limited steps; messages ready since later do not overtake the messages behind the expired ones."""
     for _ in range(3):
         lanes.post(STEPS, ttl=60)
     fresh, late = lanes.post(2), lanes.post(1, delay=10)
@@ -159,7 +159,7 @@ def test_expired_ones_in_front_of_a_lane_are_removed_once(lanes: Lanes):
 
 
 def test_expired_ones_in_front_of_the_others_are_not_overtaken(lanes: Lanes):
-    """Though the lane has something at once that is ready since later."""
+    """The first message of the lane is ready at once, but has been ready for a shorter time."""
     for _ in range(3):
         lanes.post(STEPS, delay=1, ttl=60)
     early = lanes.post(1, delay=1)
@@ -173,7 +173,7 @@ def test_expired_ones_in_front_of_the_others_are_not_overtaken(lanes: Lanes):
 
 
 def test_more_claims_than_a_step_lapse_at_once(lanes: Lanes):
-    """What they held is handed out in the order of their ends; figures are right before anybody has seen it."""
+    """Their messages are delivered in the order of the claims' expiry; counts are right even before."""
     posted = [id for _ in range(3) for id in lanes.post(STEPS)]
     for number in range(3):
         assert lanes.same(lambda scene, ttl=100 + number: ids_of(scene.take(STEPS, ttl=ttl).messages))
@@ -190,7 +190,7 @@ def test_more_claims_than_a_step_lapse_at_once(lanes: Lanes):
 
 
 def test_messages_that_lie_apart_are_found(lanes: Lanes):
-    """By ids in any order, with others between them, and with some that are gone."""
+    """The ids are in any order, with other messages in between and some deleted."""
     posted = lanes.post(500)
     some = [*posted[400:450], *posted[::7][::-1], posted[499], posted[0]]
     lanes.same(lambda scene: scene.delete_many(posted[100:110]))
@@ -200,7 +200,7 @@ def test_messages_that_lie_apart_are_found(lanes: Lanes):
 
 
 class Fuzz:
-    """The same verbs at random, many messages at a time, on both."""
+    """Random verbs, with many messages at a time, on both stores."""
 
     def __init__(self, lanes: Lanes, seed: int) -> None:
         self.lanes = lanes

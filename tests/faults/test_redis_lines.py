@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where messages of grouped queues lie on Redis, and that claims find there what is ready, whatever was done before."""
+"""The lines of grouped queues on Redis: claims find the ready messages there after any sequence of verbs."""
 
 import hashlib
 import random
@@ -30,7 +30,10 @@ def server() -> Iterator[RedisServer]:
 
 
 class Lines:
-    """Two queues of one kind, and what is known of them. ``reserved``: what a commit that was decided is to delete."""
+    """Two queues of one kind, and their expected contents.
+
+    ``reserved``: messages that a decided commit is to delete.
+    """
 
     def __init__(self, server: RedisServer, kind: Grouping, seed: int, closing: ExitStack) -> None:
         self.admin: Any = redis.Redis(port=server.port)
@@ -52,13 +55,13 @@ class Lines:
         return self.kind is Grouping.FAIR
 
     def place(self, message: Message) -> bytes:
-        """In ``line``."""
+        """Return the message's member of ``line``."""
         line = hashlib.sha1(message.group.encode(), usedforsecurity=False).digest()[:8]
         order = layout.ms(message.available).to_bytes(8) if self.is_fair() else b""
         return line + order + message.sequence.to_bytes(6)
 
     def check(self) -> None:
-        """Every message has its place; every line has one entry, which is that of its head, and none comes too late."""
+        """Assert that every message has its place, and every line one entry for its head, which is never too late."""
         for scene in self.scenes:
             keys = dict(zip(layout.QUEUE_KINDS, layout.keys(scene.queue).queue, strict=True))
             places = self.admin.zrange(keys["line"], 0, -1)
@@ -77,7 +80,7 @@ class Lines:
                 assert moment == soonest or soonest <= moment <= layout.ms(scene.now)
 
     def ready(self, scene: Scene) -> dict[str, list[str]]:
-        """By group, what is before the first message that is not ready."""
+        """Return by group the messages before the first one that is not ready."""
         found: dict[str, list[str]] = {group: [] for group in GROUPS}
         over = set()
         order = (lambda m: (m.available, m.sequence)) if self.is_fair() else (lambda m: m.sequence)
@@ -92,7 +95,7 @@ class Lines:
         return found
 
     def judge(self, ready: dict[str, list[str]], taken: list[str], limit: int) -> None:
-        """What was taken is as much as there was, of each group the first."""
+        """Assert that a claim took as many messages as possible, and the first ones of each group."""
         assert len(taken) == min(limit, sum(map(len, ready.values())))
         for its in ready.values():
             mine = [id for id in taken if id in its]
@@ -131,7 +134,7 @@ class Lines:
             return
 
     def end(self, claim: str, held: list[Message]) -> None:
-        """Of work on what a claim holds."""
+        """Settle the claim's messages in a random way."""
         scene, ids = self.scene, self.random.sample(ids_of(held), len(held))
         self.commits += 1
         match self.random.randrange(8):
@@ -155,7 +158,7 @@ class Lines:
                 scene.settle(claim, delete=ids[:1], release=[Release(id) for id in ids[1:2]], move=moves)
 
     def carry(self) -> None:
-        """Whatever a commit has left is done."""
+        """Complete the open commit."""
         while self.reserved and self.scene.continue_commit(3):
             self.check()
         self.reserved.clear()
@@ -191,7 +194,7 @@ def test_claims_find_what_is_ready_after_whatever_was_done(server: RedisServer, 
 
 @pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
 def test_what_a_commit_is_going_to_delete_is_not_handed_out(server: RedisServer, kind: Grouping):
-    """Though its claim has ended: in an ordered queue its group waits until it is gone, in a fair one it does not."""
+    """Its claim has expired: in an ordered queue the group waits until the message is deleted, in a fair one not."""
     with ExitStack() as closing:
         lines = Lines(server, kind, 0, closing)
         scene = lines.scene

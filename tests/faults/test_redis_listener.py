@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener of the Redis driver outlives lost connections and what strangers publish."""
+"""The listener of the Redis driver: it survives lost connections and foreign messages."""
 
 import threading
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ def storage(server: RedisServer) -> Iterator[Storage]:
 
 
 def free(storage: Storage) -> int:
-    """How many connections verbs may take."""
+    """Return the number of connections that verbs may use."""
     pool = storage.messages._store.client.network.pool(b"zq:version")
     return int(pool.pool.qsize() + len(pool._idle))
 
 
 def hears(storage: Storage, ear: threading.Event) -> None:
-    """A post is heard, if not the first one."""
+    """Assert that the listener is notified of a post, though perhaps not of the first."""
 
     def posted() -> bool:
         now = storage.now()
@@ -50,7 +50,7 @@ def hears(storage: Storage, ear: threading.Event) -> None:
 
 
 def test_what_strangers_publish_does_no_harm(server: RedisServer, storage: Storage) -> None:
-    """It is no queue's name, and the next one is heard all the same."""
+    """The foreign message is not a queue name, and the listener gets the next notification."""
     ear = threading.Event()
     storage.listen(lambda queue: ear.set() if queue == QUEUE else None)
     hears(storage, ear)
@@ -61,7 +61,7 @@ def test_what_strangers_publish_does_no_harm(server: RedisServer, storage: Stora
 
 
 def test_lost_connections_use_nothing_up(server: RedisServer, storage: Storage) -> None:
-    """The listener comes back each time, and those of the verbs are as many as before."""
+    """The listener reconnects each time, and as many connections are left for verbs as before."""
     ear = threading.Event()
     storage.listen(lambda queue: ear.set())
     with redis.Redis.from_url(server.uri) as operator:

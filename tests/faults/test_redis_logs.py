@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of the Redis driver that were forgotten, that fill the store, that are large, or that were purged in a race."""
+"""Logs of the Redis driver that were lost, fill the store, are large, or were purged concurrently."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,7 +35,7 @@ def admin(server: RedisServer) -> redis.Redis:
 
 @pytest.fixture
 def log(server: RedisServer, admin: redis.Redis) -> Iterator[Log]:
-    """One in an empty store."""
+    """Return a log in an empty store."""
     admin.config_set("maxmemory", 0)
     admin.flushall()
     storage = connect(server.uri)
@@ -45,7 +45,7 @@ def log(server: RedisServer, admin: redis.Redis) -> Iterator[Log]:
 
 
 def watched(log: Log, monkeypatch: pytest.MonkeyPatch, watch: Callable[[Script, Reply], None]) -> None:
-    """Have ``watch`` told of each script that has run, and of what it answered."""
+    """Call ``watch`` with each executed script and its reply."""
     port = log.storage.topics._store.client
     run = port.run
 
@@ -58,19 +58,19 @@ def watched(log: Log, monkeypatch: pytest.MonkeyPatch, watch: Callable[[Script, 
 
 
 def fill(log: Log, count: int, keep: Retention = ROOMY) -> None:
-    """Large batches, one after the other."""
+    """Publish large batches one after the other."""
     for _ in range(count):
         log.publish(size=BIG, keep=keep)
 
 
 def after(log: Log, seconds: float) -> list[int]:
-    """What a publish so much later gets."""
+    """Publish ``seconds`` later and return the sequences."""
     log.clock.advance(seconds)
     return log.publish()
 
 
 def test_a_fast_log_that_lost_its_end_gives_no_sequence_again(log: Log, admin: redis.Redis):
-    """100 messages a millisecond; then the store is back at a snapshot. Who holds a marker gets what comes (L6)."""
+    """The log has 100 messages per millisecond; then the store returns to a snapshot. A marker still works (L6)."""
     log.publish(count=100)
     snapshot = {key: admin.dump(key) for key in admin.keys("zq:*")}
     for _ in range(20):
@@ -84,7 +84,7 @@ def test_a_fast_log_that_lost_its_end_gives_no_sequence_again(log: Log, admin: r
 
 
 def test_a_forgotten_log_gives_no_sequence_again(log: Log, admin: redis.Redis):
-    """As on a Redis that keeps nothing."""
+    """This is the case of a Redis without persistence."""
     lost = [log.publish(count=100), log.publish(count=100)][-1]
     admin.flushall()
     new = after(log, 0.001)
@@ -92,7 +92,7 @@ def test_a_forgotten_log_gives_no_sequence_again(log: Log, admin: redis.Redis):
 
 
 def test_a_topic_is_counted_in_bounded_looks(log: Log, monkeypatch: pytest.MonkeyPatch):
-    """However much of it has expired in part: one answer carries a MiB of messages and one batch at most."""
+    """However many messages have partly expired, a reply has at most a MiB of messages and one batch."""
     for _ in range(30):
         log.put("news", [Entry(b'"%b"' % (b"x" * BIG), ttl) for ttl in (60, 3600)])
     log.clock.advance(60)
@@ -110,7 +110,7 @@ def test_a_topic_is_counted_in_bounded_looks(log: Log, monkeypatch: pytest.Monke
 
 
 def test_a_full_store_has_room_once_logs_keep_less(log: Log, admin: redis.Redis):
-    """A publish removes what is over before it gives up; without anything over it is refused."""
+    """A publish removes outdated batches before it fails; without any, it is refused."""
     admin.config_set("maxmemory", 30 * MEBIBYTE)
     with pytest.raises(Unavailable, match="full"):
         fill(log, 400)
@@ -120,7 +120,7 @@ def test_a_full_store_has_room_once_logs_keep_less(log: Log, admin: redis.Redis)
 
 
 def test_the_sweep_removes_what_publishing_has_left(log: Log, admin: redis.Redis):
-    """A log that grew smaller by far, and is quiet then, does not stay as large as it was until it expires."""
+    """A quiet log whose retention was reduced does not keep its size until it expires."""
     for _ in range(200):
         log.publish()
     last = log.publish(keep=Retention(10**9, 5))[0]
@@ -132,7 +132,7 @@ def test_the_sweep_removes_what_publishing_has_left(log: Log, admin: redis.Redis
 
 @pytest.mark.parametrize("size", [1, BIG])
 def test_one_publish_removes_a_bounded_part(log: Log, admin: redis.Redis, size: int):
-    """32 batches, or a MiB of them: what it removes it has to read."""
+    """The limit is 32 batches or a MiB of batches, because the removal must read them."""
     for _ in range(60):
         log.publish(size=size)
     log.publish(size=size, keep=Retention(10**9, 2))
@@ -140,7 +140,7 @@ def test_one_publish_removes_a_bounded_part(log: Log, admin: redis.Redis, size: 
 
 
 def test_a_purge_amid_a_round_is_found_by_the_next_one(log: Log, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch):
-    """A round that looked at the project before the purge strikes off only what it came for."""
+    """A round that read the project before the purge removes only its own entries from the schedule."""
     for topic in ("a", "b"):
         log.publish(topic)
     log.purge("a")
@@ -159,7 +159,7 @@ def test_a_purge_amid_a_round_is_found_by_the_next_one(log: Log, admin: redis.Re
 
 
 def test_a_purge_that_was_not_confirmed_is_swept(log: Log, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch):
-    """It happened, so its space comes back."""
+    """The purge took effect, so its space is freed."""
     log.put("a", entries(5))
 
     def watch(script: Script, reply: Reply) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No step of a large verb holds a Redis up for long: measured by its own slow log (extensions 9, "No step is long")."""
+"""Steps of large verbs on Redis: none blocks the server for long, by its slow log (extensions 9, "No step is long")."""
 
 from collections.abc import Iterator
 
@@ -14,17 +14,17 @@ from zq.core.commit_executor import CommitExecutor
 from zq.model import Bounds, ClaimRef, ClaimRequest, Commit, IdempotencyKey, Lease, Move, QueueRef, Settlement
 from zq.storage import connect
 
-# Milliseconds of a core for which one step may hold others up, where a message of a post takes ``USUAL``.
+# Milliseconds of CPU time for which a step may block others, if a message of a post takes ``USUAL``.
 MOST = 50.0
 USUAL = 0.012
 POSTED, STEP = 1000, 2000
-# Claims of one commit, and messages of a claim, at the most.
+# Maximum of claims per commit, and of messages per claim.
 CLAIMS, HELD = 1000, 20
 TURNS = 3
 
 
 class Steps:
-    """A scene on a server that logs every script; each verb is run ``TURNS`` times at most."""
+    """A scene on a server that logs every script; each verb runs at most ``TURNS`` times."""
 
     def __init__(self, server: RedisServer) -> None:
         uri = server.uri
@@ -39,10 +39,10 @@ class Steps:
         self.longest()
 
     def longest(self) -> float:
-        """Milliseconds of a core that the longest command took since the last call.
+        """Return the CPU milliseconds of the longest command since the last call.
 
-        The log has times by the clock, and this process shares its cores with others: all are scaled by what the
-        server's thread had of a core meanwhile.
+        The log has wall-clock times and this process shares its cores, so all times are scaled by the share of a core
+        that the server's thread had.
         """
         told = self.client.info("cpu")
         used = 1000 * (told["used_cpu_user_main_thread"] + told["used_cpu_sys_main_thread"])
@@ -53,13 +53,13 @@ class Steps:
         return share * max(times, default=0.0)
 
     def slowness(self) -> float:
-        """How many times as long as usual a message of a post takes just now."""
+        """Return how much slower than usual a message of a post is at present, as a factor."""
         self.longest()
         self.post()
         return self.longest() / POSTED / USUAL
 
     def stage(self, count: int) -> str:
-        """A fresh stage of so many messages."""
+        """Return a new stage with ``count`` messages."""
         self.number += 1
         name = f"s.{self.number}"
         for _ in range(count // POSTED):
@@ -69,7 +69,7 @@ class Steps:
         return name
 
     def fill(self, name: str, count: int) -> Scene:
-        """A fresh queue of so many messages."""
+        """Return a new queue with ``count`` messages."""
         self.number += 1
         room = self.scene.at(f"{name}.{self.number}")
         for _ in range(count // POSTED):
@@ -77,7 +77,7 @@ class Steps:
         return room
 
     def claimed(self) -> tuple[Scene, list[ClaimRef]]:
-        """A queue with as many claims as a commit may settle, full ones."""
+        """Return a queue with as many full claims as a commit may settle."""
         room = self.fill("in", CLAIMS * HELD)
         for number in range(CLAIMS):
             lease = Lease(f"c.{number}", 300, 60)
@@ -160,9 +160,9 @@ VERBS = [
 
 @pytest.mark.parametrize("verb", rotated(VERBS, 4), ids=lambda verb: verb.__name__)
 def test_no_script_holds_a_server_up_for_long(steps: Steps, verb) -> None:
-    """S4: the longest step of a large verb, at its best: what else the machine does only adds to it.
+    """S4: The best run of a large verb counts, because other load of the machine only adds to its longest step.
 
-    The bound grows with how slow the machine is.
+    The limit grows with the slowness of the machine.
     """
     taken = []
     for _ in range(TURNS):

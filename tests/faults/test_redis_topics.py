@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the Redis driver: what lies in Redis after a while, and the connection on which batches are told."""
+"""Topics of the Redis driver: the keys over time, and the connection for notifications of batches."""
 
 import threading
 from collections.abc import Iterator
@@ -40,18 +40,18 @@ def log(server: RedisServer, admin: redis.Redis) -> Iterator[Log]:
 
 
 def readers() -> int:
-    """Threads of this process that read what is published."""
+    """Return the number of threads of this process that read notifications."""
     return sum(thread.name == "zq-redis-follower" for thread in threading.enumerate())
 
 
 def sizes(admin: redis.Redis, project: str = "acme") -> list[int]:
-    """How many batches are in the stream, in the index by topic and in the one by expiry; and how many purges wait."""
+    """Return the number of batches in the stream, in the indexes by topic and by expiry, and of pending purges."""
     stream, _, topics, fading, purged = (name.decode() for name in batches.keys(project))
     return [admin.xlen(stream), admin.zcard(topics), admin.zcard(fading), admin.hlen(purged)]
 
 
-def test_nobody_reads_until_somebody_follows(log: Log):
-    """Then one thread does, for any number of projects, and it ends with the store."""
+def test_no_thread_reads_before_the_first_follower(log: Log):
+    """A single thread reads for any number of projects, and ends with the store."""
     before = readers()
     log.publish()
     assert readers() == before
@@ -63,7 +63,7 @@ def test_nobody_reads_until_somebody_follows(log: Log):
 
 
 def test_a_lost_connection_is_told_and_comes_back(log: Log, admin: redis.Redis):
-    """Each time; what follows is heard again, and connections of the verbs are not used up."""
+    """Each loss is reported, later messages arrive, and the connections of verbs are not used up."""
     follower = Follower(log.storage, "acme", "globex")
     for _ in range(3):
         follower.told.clear()
@@ -77,7 +77,7 @@ def test_a_lost_connection_is_told_and_comes_back(log: Log, admin: redis.Redis):
 
 
 def test_whoever_follows_while_nobody_answers_is_told_of_the_loss(log: Log, server: RedisServer):
-    """``subscribe`` does not wait for ever."""
+    """``subscribe`` does not wait forever."""
     follower = Follower(log.storage)
     follower._positions["acme"] = 0
     with server.frozen():
@@ -87,8 +87,8 @@ def test_whoever_follows_while_nobody_answers_is_told_of_the_loss(log: Log, serv
     assert follower.receives(log.publish()[0])
 
 
-def test_who_follows_again_at_once_hears(log: Log):
-    """The confirmation of the end of the former following is not taken for a loss, of this project or another."""
+def test_a_follower_that_returns_at_once_gets_batches(log: Log):
+    """The confirmation of the previous unsubscription is not reported as a loss, of this or another project."""
     follower = Follower(log.storage, "acme", "globex")
     for _ in range(20):
         follower.unsubscribe["acme"]()
@@ -98,7 +98,7 @@ def test_who_follows_again_at_once_hears(log: Log):
 
 
 def test_databases_of_a_server_do_not_hear_each_other(log: Log, server: RedisServer):
-    """Channels are not of a database, so their names say which one is meant."""
+    """Channels are shared by all databases, so their names include the database."""
     other = Log(connect(server.uri.removesuffix("0") + "1"), log.clock)
     follower = Follower(log.storage, "acme")
     other.publish("alien")
@@ -109,7 +109,7 @@ def test_databases_of_a_server_do_not_hear_each_other(log: Log, server: RedisSer
 
 
 def test_what_strangers_publish_does_no_harm(log: Log, admin: redis.Redis):
-    """It is no batch, and the next one is heard all the same."""
+    """The foreign message is not a batch, and the follower gets the next batch."""
     follower = Follower(log.storage, "acme")
     for junk in (b"x", b"\xff" * 40, b"\0\0\0\1\0\1", b"\0" * 70, b"\0\0\0\0\0\1\xff" + b"0" * 60):
         assert admin.execute_command("SPUBLISH", batches.feed("acme", 0), junk) == 1
@@ -117,7 +117,7 @@ def test_what_strangers_publish_does_no_harm(log: Log, admin: redis.Redis):
 
 
 def test_what_fell_off_leaves_nothing_behind(log: Log, admin: redis.Redis):
-    """Neither in the indexes; and one publish removes a bounded part only of what a smaller log is over."""
+    """The indexes have no entries of them. One publish removes a limited part of the excess of a log."""
     for _ in range(200):
         log.publish(count=2)
     assert sizes(admin) == [200, 200, 200, 0]
@@ -133,7 +133,7 @@ def test_what_fell_off_leaves_nothing_behind(log: Log, admin: redis.Redis):
 
 
 def test_what_expired_or_was_purged_leaves_the_counter_behind(log: Log, admin: redis.Redis):
-    """Round by round, mixed; then nothing is there but the counts, and sequences go on."""
+    """Expired and purged batches are removed round by round; only the counters stay, and sequences continue."""
     for at in range(400):
         log.publish(f"t{at % 3}", ttl=600 if at % 2 else 60)
     log.purge("t0")
@@ -151,7 +151,7 @@ def test_what_expired_or_was_purged_leaves_the_counter_behind(log: Log, admin: r
 
 
 def test_sequences_rise_with_time(log: Log, admin: redis.Redis):
-    """A counter that fell back, as after the loss of a log's tail or a failover, gives no sequence again (L6)."""
+    """A counter that fell back, as after the loss of a log's tail or a failover, repeats no sequence (L6)."""
     log.publish()
     stream, counts = batches.keys("acme")[:2]
     before = admin.hgetall(counts)
@@ -165,7 +165,7 @@ def test_sequences_rise_with_time(log: Log, admin: redis.Redis):
 
 
 def test_expired_records_and_answers_leave_nothing_behind(log: Log, admin: redis.Redis):
-    """The expiry schedule knows of a project that has nothing but a document that expires."""
+    """The expiry schedule includes a project that has only a document with an expiry."""
     records = log.storage.documents
     kept, gone = (DocumentRef("", "subscriptions", name) for name in ("kept", "gone"))
     records.put(gone, b"1", log.now, expires=log.now + 60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Redis counts of a project beside what earlier versions of zq stored, or store meanwhile: these do not count."""
+"""Usage of a project on Redis with messages that earlier versions of zq stored, or store concurrently: none count."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from zq.storage.redis import layout
 
 
 class Former:
-    """A scene, on a server of its own, that looks like one of an earlier version when it is told to."""
+    """A scene on a server of its own, which can be changed to look like one of an earlier version."""
 
     def __init__(self, server: RedisServer) -> None:
         storage = connect(server.uri)
@@ -27,7 +27,7 @@ class Former:
         self.keys = layout.keys(self.scene.queue)
 
     def forget_figures(self) -> None:
-        """What an earlier version would have left: it wrote all but the figures."""
+        """Remove the counts, which are all that an earlier version did not write."""
         self.client.delete(self.keys.usage)
         self.client.hdel(self.keys.state, "from", "stored", "bytes", "kept")
         answers, windows = self.keys.answers
@@ -69,7 +69,7 @@ def test_what_an_earlier_version_stored_counts_neither_when_it_is_there_nor_when
 
 
 def test_figures_do_not_fall_below_zero(former: Former):
-    """As when a server of an earlier version stores messages after one that counts; the next ones are right again."""
+    """This happens if a server of an earlier version stores messages in between; later counts are right again."""
     scene = former.scene
     post(scene, 10, 20, 30)
     scene.stage("s", 3)
@@ -87,7 +87,7 @@ def test_figures_do_not_fall_below_zero(former: Former):
 
 
 def test_figures_of_what_is_gone_go_with_the_next_sweep(former: Former):
-    """As when a server of an earlier version removes what was counted."""
+    """This happens if a server of an earlier version removes counted messages."""
     scene, keys = former.scene, former.keys
     post(scene, 10, 20, ttl=60)
     scene.post(1, once=make_key(window=60))

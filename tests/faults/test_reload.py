@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGHUP to the process that was started: options change where requests are served, and nothing else happens."""
+"""SIGHUP to the started process: the serving processes change their options, and nothing else happens."""
 
 import json
 import os
@@ -20,9 +20,9 @@ QUEUE = "/v2/queues/jobs"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 CLIENTS = 4
 WITHIN = 60
-# Seconds that a server gets to be ready while it is told to reload, again and again.
+# Seconds within which a server must be ready during repeated reloads.
 PATIENCE = 120
-# Lines to follow others of section [expiry].
+# Lines that follow others of section [expiry].
 LAYERS = """\
 sweep = false
 sweep_interval = 0.5
@@ -36,7 +36,7 @@ Begin = Callable[..., ZqServer]
 
 
 class Client(threading.Thread):
-    """Posts and claims on one connection, as fast as it is answered, until ``over``."""
+    """A client that posts and claims on a connection without pauses until ``over`` is set."""
 
     def __init__(self, port: int, over: threading.Event) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Client(threading.Thread):
 
 
 class Operator:
-    """Writes a server's configuration and sends the signal."""
+    """An operator that writes a server's configuration and sends the signal."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -75,17 +75,17 @@ class Operator:
         self.file.write_text("\n".join(lines))
 
     def reload(self, server: ZqServer, ttl: int, more: str = "") -> None:
-        """Change the file and have it read again."""
+        """Change the file and send the signal."""
         self.write(ttl, more)
         os.kill(server.pid, signal.SIGHUP)
 
     def reload_until_ready(self, server: ZqServer) -> int:
-        """Do so again and again while it starts; the last ttl written."""
+        """Reload repeatedly during the start; return the last ttl."""
         begun = time.monotonic()
         while (seconds := time.monotonic() - begun) < PATIENCE:
             ttl = 1000 + int(seconds * 1000)
             self.reload(server, ttl)
-            # Requests wait in the socket meanwhile; a flood of signals would starve them on a busy machine.
+            # Requests wait in the socket in the meantime; more signals would starve them on a busy machine.
             if server.ready(timeout=0.02 + seconds / 20):
                 return ttl
         raise AssertionError(f"It was never ready:\n{server.output}")
@@ -98,7 +98,7 @@ def operator(tmp_path: Path) -> Operator:
 
 @pytest.fixture
 def begin(operator: Operator, tmp_path: Path, stores: Stores) -> Iterator[Begin]:
-    """A function: a server with the operator's file, not started."""
+    """Return a function that creates a server with the operator's file without starting it."""
     made = []
 
     def build(engine: str = "gunicorn", driver: str = "rocksdb") -> ZqServer:
@@ -112,7 +112,7 @@ def begin(operator: Operator, tmp_path: Path, stores: Stores) -> Iterator[Begin]
 
 
 def shown(server: ZqServer) -> int | None:
-    """The default ttl that the server has for the queue; None while it does not answer."""
+    """Return the server's default ttl of the queue; None while it does not respond."""
     with suppress(Lost):
         ttl: int = ask(server.url, "GET", QUEUE).document["_default_message_ttl"]
         return ttl
@@ -120,12 +120,12 @@ def shown(server: ZqServer) -> int | None:
 
 
 def logged(server: ZqServer, *words: str) -> int:
-    """How many lines of the server's log hold all the words."""
+    """Return the number of lines of the server's log that contain all the words."""
     return sum(all(word in line for word in words) for line in server.stderr.splitlines())
 
 
 def holds_the_signal_back(pid: int) -> bool:
-    """Whether a process has come so far that SIGHUP does not end it."""
+    """Return whether a process has come to the point from which SIGHUP does not end it."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         masks = [line.split()[1] for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
@@ -138,13 +138,13 @@ def holds_the_signal_back(pid: int) -> bool:
     [("gunicorn", "rocksdb", 1), ("granian", "rocksdb", 1), ("gunicorn", "redis", 2), ("granian", "redis", 2)],
 )
 def test_options_change_under_load(engine: str, driver: str, workers: int, begin: Begin, operator: Operator) -> None:
-    """No request fails, no process is replaced, nonsense is refused with a line and leaves what held before."""
+    """No request fails and no process is replaced. An invalid file is refused with a log line and changes nothing."""
     operator.workers = workers
     operator.write(600)
     over = threading.Event()
     with begin(engine, driver) as server:
         wait_for(lambda: len(server.worker_pids) == workers, WITHIN, "all have begun")
-        if engine == "granian":  # a process of it is there before it serves
+        if engine == "granian":  # Granian's process exists before it serves
             wait_for(lambda: server.output.count(" is serving.") == workers, WITHIN, "all serve")
         processes = server.worker_pids
         clients = [Client(server.port, over) for _ in range(CLIENTS)]
@@ -173,9 +173,9 @@ def test_options_change_under_load(engine: str, driver: str, workers: int, begin
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_signal_during_the_start_is_obeyed_late(engine: str, begin: Begin, operator: Operator) -> None:
-    """It kills neither the master nor a process that still opens its store, and what the file said last holds."""
+    """The signal ends neither the master nor a process that opens its store, and the last file applies."""
     server = begin(engine).launch()
-    # A signal that a process awaits by ``sigtimedwait`` is not shown as blocked: then the master has workers.
+    # A signal that a process awaits by ``sigtimedwait`` is not shown as blocked. In that case the master has workers.
     wait_for(lambda: holds_the_signal_back(server.pid) or server.worker_pids, WITHIN, "it has begun")
     last = operator.reload_until_ready(server)
     wait_for(lambda: shown(server) == last, WITHIN, "the last file holds")
@@ -185,7 +185,7 @@ def test_a_signal_during_the_start_is_obeyed_late(engine: str, begin: Begin, ope
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_server_that_is_told_to_end_amid_reloads_ends(engine: str, begin: Begin) -> None:
-    """The kernel hands a signal to any thread while the main one has yet to wake for the one before."""
+    """The kernel delivers a signal to any thread until the main thread has handled the previous one."""
     with begin(engine) as server:
         for number in [signal.SIGHUP] * 20 + [signal.SIGTERM]:
             os.kill(server.pid, number)
@@ -193,7 +193,7 @@ def test_a_server_that_is_told_to_end_amid_reloads_ends(engine: str, begin: Begi
 
 
 def test_a_signal_while_a_process_is_replaced_is_obeyed_late(begin: Begin, operator: Operator) -> None:
-    """gunicorn starts another for one that was killed; the signal does not kill that one too."""
+    """gunicorn replaces a killed process; the signal does not end the new process."""
     with begin() as server:
         (killed,) = server.worker_pids
         os.kill(killed, signal.SIGKILL)
@@ -203,7 +203,7 @@ def test_a_signal_while_a_process_is_replaced_is_obeyed_late(begin: Begin, opera
 
 
 def test_a_process_that_starts_later_has_the_options_in_force(begin: Begin, operator: Operator) -> None:
-    """Those of the last reload, and not of a file that was refused since."""
+    """The process has the options of the last reload, not those of a file that was refused later."""
     with begin() as server:
         operator.reload(server, 700)
         wait_for(lambda: shown(server) == 700, WITHIN, "the reload")
@@ -217,7 +217,7 @@ def test_a_process_that_starts_later_has_the_options_in_force(begin: Begin, oper
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_without_a_file_the_signal_changes_nothing(engine: str, tmp_path: Path) -> None:
-    """The log says why, and the server serves on."""
+    """The log states the reason, and the server continues."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         processes = server.worker_pids
         os.kill(server.pid, signal.SIGHUP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM: what is in flight is finished, the exit code is 0, and a restart finds everything."""
+"""SIGTERM: requests in progress are completed, the exit code is 0, and a restart finds all messages."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.store_of_the_day
 
 
 class Upload:
-    """A post whose body is sent in two halves, with the server known to be at work on it in between."""
+    """A post whose body is sent in two halves, between which the server is known to process it."""
 
     def __init__(self, server: ZqServer, body: str) -> None:
         document = json.dumps({"messages": [{"body": body, "ttl": 600}]}).encode()
@@ -26,12 +26,12 @@ class Upload:
         self._socket.sendall(headers.encode())
 
     def begin(self) -> None:
-        """Send the first half once the server says that it reads."""
+        """Send the first half once the server asks for the body."""
         assert self._socket.recv(4096).startswith(b"HTTP/1.1 100")
         self._socket.sendall(self._halves[0])
 
     def end(self) -> int:
-        """Send the rest; the status of the answer."""
+        """Send the rest and return the status of the response."""
         self._socket.sendall(self._halves[1])
         with HTTPResponse(self._socket, method="POST") as reply:
             reply.begin()
@@ -45,7 +45,7 @@ def listed(server: ZqServer, queue: str) -> list[str]:
 
 
 def test_sigterm_finishes_a_half_sent_upload_and_loses_nothing(store_uri: str, engine: str) -> None:
-    """The upload gets its 201 although SIGTERM came first; Granian takes nothing new; a restart has all messages."""
+    """The upload gets 201 after SIGTERM, and Granian accepts no new connection; a restart finds all messages."""
     with ZqServer(store_uri, engine=engine) as server:
         before = {"messages": [{"body": number, "ttl": 600} for number in range(30)]}
         assert ask(server.url, "POST", "/v2/queues/fast/messages", before).status == 201

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of a backup: refused where it is not as it was, told what is older than one may think, and going on as a
-store that was never away."""
+"""Restores of backups: modified backups are refused, old ones are reported, and the restored store works on."""
 
 import hashlib
 import json
@@ -44,7 +43,7 @@ def opened(path: Path) -> OrderedStorage:
 
 
 def backed_up(storage: OrderedStorage, target: Path, ago: float = 0.0) -> Path:
-    """A backup that says that it was made so long ago."""
+    """Return a backup whose manifest has a time ``ago`` seconds in the past."""
     target.mkdir(exist_ok=True)
     with storage.snapshot() as snapshot:
         snapshot.moment -= ago
@@ -53,7 +52,7 @@ def backed_up(storage: OrderedStorage, target: Path, ago: float = 0.0) -> Path:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup of a store of everything, and a backup of two hours before of the same."""
+    """Return a store with all kinds of data, with two backups of it two hours apart."""
     folder = tmp_path_factory.mktemp("sound")
     with closing(opened(folder / "store")) as storage:
         use(storage)
@@ -69,7 +68,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def backup(sound: Path, tmp_path: Path) -> Path:
-    """One that may be spoilt."""
+    """Return a copy of a backup that a test may damage."""
     (found,) = backups.complete_backups(sound / "backups")
     return Path(shutil.copytree(found, tmp_path / "backup"))
 
@@ -80,12 +79,12 @@ def new(tmp_path: Path) -> Path:
 
 
 def dated(backup: Path, moment: float) -> None:
-    """Have a backup say that it was made then."""
+    """Set the time in the backup's manifest."""
     change(backup, lambda manifest: manifest.update(moment=moment))
 
 
 def change(backup: Path, how: Callable[[dict], object], checksum: bool = True) -> None:
-    """Change the manifest, as one who can also count its checksum anew."""
+    """Change the manifest, with a new checksum if ``checksum`` is set."""
     file = backup / backups.MANIFEST
     manifest = json.loads(file.read_text())
     how(manifest)
@@ -102,7 +101,7 @@ def digests(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def test_a_backup_is_verified_without_a_change_and_restored(backup: Path, new: Path) -> None:
-    """Entry by entry; the new store agrees with itself and starts with the options that all have by default."""
+    """All entries are equal. The new store is consistent and starts with default options."""
     before = digests(backup)
     verified = run("backup", "verify", backup)
     assert (verified.code, verified.error) == (0, "")
@@ -144,7 +143,7 @@ def longer(backup: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [spoilt_bit, missing_file, symbolic_link, pipe, longer])
 def test_a_file_that_is_not_as_it_was_is_named(spoil: Callable[[Path], None], backup: Path, new: Path) -> None:
-    """By verify with 1, by restore with 2 and no store."""
+    """verify exits with 1; restore exits with 2 and creates no store."""
     spoil(backup)
     verified = run("backup", "verify", backup)
     assert verified.code == 1
@@ -183,7 +182,7 @@ def without_a_table(manifest: dict) -> None:
 def test_a_manifest_that_was_tampered_with_is_refused(
     how: Callable[[dict], object], checksum: bool, code: int, backup: Path, new: Path
 ) -> None:
-    """By its checksum; by what it must not say; and what it leaves out is missed when the store is read."""
+    """The checksum or a forbidden value reveals the change; missing entries are noticed when the store is read."""
     change(backup, how, checksum)
     done = run("backup", "verify", backup)
     assert done.code == code, done
@@ -194,14 +193,14 @@ def test_a_manifest_that_was_tampered_with_is_refused(
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"null", b'{"files": []}'])
-def test_what_is_no_manifest_is_refused(text: bytes, backup: Path) -> None:
+def test_an_invalid_manifest_is_refused(text: bytes, backup: Path) -> None:
     (backup / backups.MANIFEST).write_bytes(text)
     done = run("backup", "verify", backup)
     assert (done.code, done.error.count("\n")) == (2, 1), done
 
 
-def test_what_is_no_backup_is_refused(tmp_path: Path, backup: Path) -> None:
-    """A folder without a manifest, a file, nothing, a manifest that is a link or a folder."""
+def test_a_path_that_is_not_a_backup_is_refused(tmp_path: Path, backup: Path) -> None:
+    """The cases are a folder without a manifest, a file, nothing, and a manifest that is a link or a folder."""
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "linked").mkdir()
@@ -217,7 +216,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, backup: Path) -> None:
 
 
 def test_damage_that_the_store_had_is_found_by_verify(tmp_path: Path) -> None:
-    """The hashes are right; the store is not."""
+    """The hashes are correct, but the store is damaged."""
     with closing(opened(tmp_path / "store")) as storage:
         storage.messages.post(JOBS, drafts(300), NOW)
         first = backed_up(storage, tmp_path / "backups")
@@ -230,7 +229,7 @@ def test_damage_that_the_store_had_is_found_by_verify(tmp_path: Path) -> None:
 
 
 def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Path) -> None:
-    """Not over a folder, a file or a link that leads nowhere; nor where none can be made."""
+    """The target must not exist, not even as a file or a dangling link, and must be writable."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     for to in (backup, tmp_path / "file", tmp_path / "link"):
@@ -242,7 +241,7 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
 
 
 def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:
-    """Then, and if the clock is behind, ``--force-clock`` says that it is right. No start needs it."""
+    """After 30 days, or if the clock is behind, ``--force-clock`` confirms the clock. No start requires it."""
     for ago, sentence in ((31 * DAY, "31 days after the backup"), (-HOUR, "Correct the clock")):
         dated(backup, time.time() - ago)
         done = run("restore", backup, "--store", f"rocksdb://{new}")
@@ -256,7 +255,7 @@ def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: 
 
 
 def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
-    """Three messages that were to live for half an hour, and not the one that was to live for a day."""
+    """Three messages had a ttl of half an hour, and another has a ttl of a day."""
     posted = time.time() - HOUR
     with closing(opened(tmp_path / "store")) as storage:
         storage.messages.post(JOBS, drafts(3, ttl=HOUR // 2), posted)
@@ -267,15 +266,14 @@ def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
 
 
 def lives(path: Path) -> dict[str, float]:
-    """When each message expires."""
+    """Return the expiry of each message."""
     with closing(opened(path)) as storage:
         pages = (storage.messages.list(queue, 0, 1000, EVERYTHING, NOW) for queue in (JOBS, DONE))
         return {message.id: message.expires for page in pages for message in page.items}
 
 
 def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_path: Path) -> None:
-    """Everything that lived then lives as long as it was to, and the store agrees with itself, also when it is swept
-    before and behind these ends."""
+    """Live data keep their remaining life. The store is consistent, also after sweeps before and after the expiry."""
     plain, later = tmp_path / "plain", tmp_path / "later"
     assert run("restore", backup, "--store", f"rocksdb://{plain}").code == 0
     dated(backup, time.time() - 2 * DAY)
@@ -309,25 +307,25 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
 
 
 def expiries(path: Path, kind: str) -> list[float]:
-    """When the documents of a kind expire, of the project and of the deployment."""
+    """Return the expiry of each document of a kind, in the project and in the deployment."""
     with closing(opened(path)) as storage:
         pages = (storage.documents.list(project, kind, "", "", 100, NOW) for project in ("", "acme"))
         return sorted(document.expires for page in pages for document in page.items)
 
 
 def ends(path: Path) -> dict[str, list[float]]:
-    """The moments in ``due`` of all that a restore moves, by kind."""
+    """Return the times in ``due`` of everything that a restore shifts, by kind."""
     store, found = Store(path, layout.FAMILIES, "never", 0), {}
     with closing(store):
         for key, _ in store.scan("due", b"", b"\xff" * 256):
             kind = layout.FAMILY_OF[key[8:9]]
-            if kind != "records" and store.get(kind, key[9:]) is not None:  # some are of batches that were trimmed
+            if kind != "records" and store.get(kind, key[9:]) is not None:  # some belong to trimmed batches
                 found.setdefault(kind, []).append(layout.number.unpack_from(key)[0] / 1000)
     return found
 
 
 def test_revoked_tokens_let_nobody_in(backup: Path, new: Path) -> None:
-    """All of them, also those of administrators, which no later start adopts again."""
+    """This includes tokens of administrators, which no later start adopts again."""
     done = run("restore", backup, "--store", f"rocksdb://{new}", "--revoke-tokens")
     assert (done.code, "2 tokens were revoked" in done.said) == (0, True), done
     with closing(opened(new)) as storage:
@@ -337,9 +335,9 @@ def test_revoked_tokens_let_nobody_in(backup: Path, new: Path) -> None:
 
 
 def test_no_sequence_is_given_twice(sound: Path, backup: Path, new: Path) -> None:
-    """A reader of the lost store has a marker of after the backup: what comes to the restored one is behind it."""
+    """A reader of the lost store has a marker later than the backup: messages of the restored store come after it."""
     lost = Path(shutil.copytree(sound / "store", new.with_name("lost")))
-    for _ in range(5):  # each start goes on far above what the one before has given
+    for _ in range(5):  # each start continues far above the sequences of the previous one
         with closing(opened(lost)) as storage:
             storage.messages.post(JOBS, drafts(1), time.time())
             marker = storage.messages.list(JOBS, 0, 1000, EVERYTHING, time.time()).items[-1].sequence

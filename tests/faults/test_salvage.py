@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new store of what can be read of a damaged one: everything else is there, and every loss is told."""
+"""Salvage of a damaged store: the new store has everything that is readable, and every loss is reported."""
 
 import hashlib
 import shutil
@@ -28,15 +28,15 @@ from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 Dump = dict[str, dict[bytes, bytes]]
-# Families whose loss costs nothing: other families say what they had.
+# Families that can be rebuilt from other families.
 MADE_ANEW = ("numbers", "available", "expiry", "ids", "claims", "sequences", "endings", "topics")
-# Where a small table has its one block of data.
+# Offset of the only data block of a small table.
 BLOCK_OF_FEW = 0.01
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of everything: delayed, claimed and dead messages, history, keys, a stage, topics; swept of ruins."""
+    """Return a store with all kinds of data: delayed, claimed and dead messages, history, keys, a stage and topics."""
     path = tmp_path_factory.mktemp("sound") / "store"
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
@@ -52,7 +52,7 @@ def path(sound: Path, tmp_path: Path) -> Path:
 
 
 def dumped(path: Path) -> Dump:
-    """All that the families have, but for the numbers of the store itself."""
+    """Return all entries of all families, except the store's own numbers."""
     survey = Survey(path)
     try:
         return {family: dict(survey.scan(family, b"", b"\xff" * 256)) for family in layout.FAMILIES[1:]}
@@ -65,7 +65,7 @@ def digest(path: Path) -> dict[str, str]:
 
 
 def salvaged(path: Path) -> tuple[SalvageResult, Dump]:
-    """Salvage it to ``new``: the old store is as it was, and the new one agrees with itself."""
+    """Salvage the store to ``new``. Assert that the old store is unchanged and the new one consistent."""
     before, new = digest(path), path.with_name("new")
     told = salvage(f"rocksdb://{path}", str(new))
     assert told is not None
@@ -81,7 +81,7 @@ def differing(old: Dump, new: Dump) -> set[str]:
 
 
 def test_a_sound_store_is_copied_whole(path: Path) -> None:
-    """Every family is the same, entry by entry, and nothing is told as lost."""
+    """All families are equal entry by entry, and no loss is reported."""
     old = dumped(path)
     assert all(old[family] for family in old if family not in ("hidden", "lines")), "there is something of everything"
     told, new = salvaged(path)
@@ -92,7 +92,7 @@ def test_a_sound_store_is_copied_whole(path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["block", "gone"])
 def test_indexes_that_cannot_be_read_cost_nothing(path: Path, gone: bool) -> None:
-    """They are made anew of the records, entry by entry as they were; here all of them at once."""
+    """All of them are damaged at once and rebuilt from the records, entry by entry."""
     old, files = dumped(path), {family: table_of(path, family) for family in MADE_ANEW}
     for file in files.values():
         file.unlink() if gone else flip(file, BLOCK_OF_FEW)
@@ -104,7 +104,7 @@ def test_indexes_that_cannot_be_read_cost_nothing(path: Path, gone: bool) -> Non
         assert any(sentence.startswith(f"{file.name}, family {family}, keys from ") for sentence in told.damage)
 
 
-# What a salvage cannot give back as it was, by the family that is damaged; all others are the same.
+# Families that a salvage cannot restore exactly, by the damaged family; all others are equal.
 OTHERWISE = {
     "queues": {"queues", "keys", "due", "tallies"},
     "tallies": {"tallies"},
@@ -126,7 +126,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize("family", rotated(list(OTHERWISE), 2))
 def test_a_family_that_cannot_be_read_costs_itself_alone(path: Path, family: str) -> None:
-    """The rest is there, entry by entry; what is lost is told, by name where another family knows it."""
+    """Other families are equal entry by entry; losses are reported, by name if another family has it."""
     old = dumped(path)
     flip(table_of(path, family), BLOCK_OF_FEW)
     told, new = salvaged(path)
@@ -150,8 +150,10 @@ def test_a_family_that_cannot_be_read_costs_itself_alone(path: Path, family: str
 
 
 def test_messages_whose_records_are_lost_come_back_without_claims_and_counts(path: Path) -> None:
-    """Index entries know id, end and place in the order; the bodies are their own, but for short ones, which are told
-    as lost."""
+    """Index entries have id, expiry and order, and large bodies are stored separately.
+
+    Short bodies are stored in the record and are reported as lost.
+    """
     old = dumped(path)
     flip(table_of(path, "messages"), BLOCK_OF_FEW)
     told, new = salvaged(path)
@@ -171,7 +173,7 @@ def test_messages_whose_records_are_lost_come_back_without_claims_and_counts(pat
 
 
 def test_fresh_messages_that_claims_have_passed_are_before_them_again(path: Path) -> None:
-    """What could not be read once, and can be now, is in no index: the counters must lead to it."""
+    """A message that was unreadable once and is readable now is in no index: the counters must lead to it."""
     old = dumped(path)
     store = Store(path, layout.FAMILIES, "never", 0)
     for number, value in old["tallies"].items():
@@ -190,7 +192,7 @@ def test_fresh_messages_that_claims_have_passed_are_before_them_again(path: Path
 
 @pytest.mark.parametrize("lost", rotated(["", "lines", "available", "queues"], 1))
 def test_groups_are_handed_out_in_order_as_before(tmp_path: Path, lost: str) -> None:
-    """Whatever was lost of what leads to them; a queue whose entry is lost is known by its lines."""
+    """Any of the indexes may be lost; a queue whose entry is lost is found by its lines."""
     path = tmp_path / "old"
     jobs = QueueRef("acme", "jobs")
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
@@ -212,7 +214,7 @@ def test_groups_are_handed_out_in_order_as_before(tmp_path: Path, lost: str) -> 
 
 
 def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path) -> None:
-    """Neither its entry nor its number can be read; the ids know the project."""
+    """Neither its entry nor its number is readable; the ids contain the project."""
     old = dumped(path)
     for family in ("queues", "numbers"):
         flip(table_of(path, family), BLOCK_OF_FEW)
@@ -224,8 +226,10 @@ def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path
 
 @pytest.mark.parametrize("family", rotated(["tallies", "default", "messages", "queues"], 1))
 def test_sequences_never_go_back(path: Path, family: str) -> None:
-    """Whatever is damaged, the next message of a queue has a higher sequence than any that was there (L5, L6), and
-    positions of history and of topics rise too."""
+    """Whatever is damaged, the next message of a queue has a higher sequence than any before (L5, L6).
+
+    Positions of history and topics rise too.
+    """
     old = dumped(path)
     flip(table_of(path, family), BLOCK_OF_FEW)
     before = {key: layout.decode_tally(value) for key, value in old["tallies"].items()}
@@ -252,7 +256,7 @@ def test_sequences_never_go_back(path: Path, family: str) -> None:
 
 
 def test_a_salvaged_store_is_served_and_claims_go_on(path: Path) -> None:
-    """A claim that was live is live in the new store, and what it holds can be deleted with it."""
+    """A live claim stays live in the new store, and its messages can be deleted with it."""
     flip(table_of(path, "claims"), BLOCK_OF_FEW)
     salvaged(path)
     storage = connect(f"rocksdb://{path.with_name('new')}", sync="never", max_clock_jump=0)
@@ -274,7 +278,7 @@ def test_a_salvaged_store_is_served_and_claims_go_on(path: Path) -> None:
 def test_a_store_whose_list_of_files_is_damaged_is_saved_whole(
     path: Path, file: str, harm: Callable[[Path], None]
 ) -> None:
-    """The list is made anew in a copy, as the old store must not be changed."""
+    """The list is rebuilt in a copy, because the old store must not change."""
     old = dumped(path)
     harm(next(path.glob(file)))
     told, new = salvaged(path)
@@ -284,7 +288,7 @@ def test_a_store_whose_list_of_files_is_damaged_is_saved_whole(
 
 
 def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_path: Path) -> None:
-    """Fences, which nothing else names, in two files: one cannot be opened and hides the other from every scan."""
+    """Only fences have no other record. Of two files, one cannot be opened and hides the other from every scan."""
     path = tmp_path / "old"
     storage = connect(f"rocksdb://{path}", sync="never")
     files = []
@@ -309,7 +313,7 @@ def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_
 
 @pytest.mark.parametrize("torn", [True, False], ids=["torn", "corrupt"])
 def test_a_damaged_log_costs_the_writes_that_cannot_be_read(tmp_path: Path, torn: bool) -> None:
-    """A server was killed, and its log ends within a write, or has damage within: all else is saved, counters rise."""
+    """The log of a killed server ends within a write or is damaged; all else is saved, and counters rise."""
     storage, jobs = connect(f"rocksdb://{tmp_path}/live", sync="never"), QueueRef("acme", "jobs")
     for _ in range(20):
         storage.messages.post(jobs, drafts(10), NOW)
@@ -326,7 +330,7 @@ def test_a_damaged_log_costs_the_writes_that_cannot_be_read(tmp_path: Path, torn
 
 
 def test_a_check_goes_on_behind_damage_to_the_end(path: Path) -> None:
-    """Each damaged file is named with its family; what is whole is counted as before, and is no contradiction."""
+    """The check names each damaged file with its family; intact data are counted as before, without contradictions."""
     before = check(f"rocksdb://{path}")
     assert before is not None
     damaged = {family: table_of(path, family) for family in ("bodies", "ids", "keys", "topics", "records")}
@@ -344,7 +348,7 @@ def test_a_check_goes_on_behind_damage_to_the_end(path: Path) -> None:
 
 
 def test_a_target_that_is_there_is_refused(path: Path) -> None:
-    """Neither a store nor an empty folder is written to."""
+    """Neither a store nor an empty folder is a valid target."""
     path.with_name("new").mkdir()
     with pytest.raises(StartRefused, match="already exists"):
         salvage(f"rocksdb://{path}", str(path.with_name("new")))
@@ -352,7 +356,7 @@ def test_a_target_that_is_there_is_refused(path: Path) -> None:
 
 
 def test_a_store_in_use_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is made."""
+    """The command creates nothing."""
     monkeypatch.setattr("zq.storage.rocksdb.files.LOCK_PATIENCE", 0.0)
     storage = connect(f"rocksdb://{path}", max_clock_jump=0)
     try:

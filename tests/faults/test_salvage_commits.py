@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open commits in a damaged store: a salvage carries them over, the new store finishes them, losses are told."""
+"""Open commits in a damaged store: a salvage keeps them, the new store completes them, and losses are reported."""
 
 import json
 import os
@@ -40,7 +40,7 @@ from zq.storage.rocksdb.survey import Survey
 
 NOW = time.time()
 DAY = 86_400
-# When every claim would have lapsed.
+# A time at which every claim would have expired.
 LATE = NOW + 3 * 3600
 IN, OUT, OTHER = (QueueRef("acme", name) for name in ("in", "out", "other"))
 CLAIMS = [ClaimRef(IN, "a.a", DAY), ClaimRef(IN, "a.b")]
@@ -52,7 +52,7 @@ ENTRY = layout.COMMIT + layout.name_prefix(layout.project_prefix("acme"), "etl")
 
 
 def drafts(count: int, size: int = 4) -> list[Draft]:
-    """Of bodies that cannot be compressed, so that a few make a block of their own."""
+    """Return drafts with incompressible bodies, so that a few fill a block."""
     bodies = (json.dumps(os.urandom(size).hex()).encode() for _ in range(count))
     return [Draft(id, body, DAY, 0, "alice") for id, body in zip(new_ids(count, NOW), bodies, strict=True)]
 
@@ -66,12 +66,12 @@ def opened(path: Path) -> OrderedStorage:
 
 
 class Job:
-    """Ten messages, six of which two claims hold, and two stages for two queues; the commit on all of it is decided."""
+    """A decided commit of two claims on six of ten messages, and of two stages for two queues."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "old"
         self.held, self.rest = ids(drafts(6)), ids(drafts(4))
-        body = layout.SHORT * b"1" + b"1"  # lies apart from its message's record
+        body = layout.SHORT * b"1" + b"1"  # stored separately from its message's record
         posted = [Draft(id, body, DAY, 0, "alice") for id in self.held + self.rest]
         self.out = {queue: drafts(STAGED, 300) for queue in (OUT, OTHER)}
         with closing(opened(self.path)) as storage:
@@ -89,7 +89,10 @@ class Job:
                 assert storage.transactions.continue_commit("acme", "etl", max_messages, NOW)
 
     def finished(self) -> dict[QueueRef, list[str]]:
-        """The ids that each queue has once the new store has finished the commit; nothing was handed out before."""
+        """Complete the commit in the new store and return the ids in each queue.
+
+        Assert that no message was delivered before.
+        """
         with closing(opened(self.path.with_name("new"))) as storage:
             self._check_pins(storage)
             while storage.transactions.continue_commit("acme", "etl", 7, LATE):
@@ -108,14 +111,14 @@ class Job:
         return {queue: [message.id for message in items] for queue, items in found.items()}
 
     def _check_pins(self, storage: OrderedStorage) -> None:
-        """What is to be deleted is claimed, however late it is, and whatever is asked for."""
+        """Assert that messages to be deleted stay claimed at any time and for any claim request."""
         claim = storage.claims.create(IN, ClaimRequest(Lease("a.z", 60, 60), 100), LATE).claim
         assert claim is not None
         assert [message.id for message in claim.messages] == self.rest
         storage.claims.release(IN, "a.z", LATE)
 
     def whole(self) -> dict[QueueRef, list[str]]:
-        """What the queues have in the end if nothing is lost."""
+        """Return the final ids in the queues if nothing is lost."""
         return {IN: self.rest} | {queue: ids(given) for queue, given in self.out.items()}
 
 
@@ -125,7 +128,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def entry(path: Path) -> bytes | None:
-    """The open commit as it is stored."""
+    """Return the stored entry of the open commit."""
     survey = Survey(path)
     try:
         return survey.get("default", ENTRY)
@@ -135,7 +138,7 @@ def entry(path: Path) -> bytes | None:
 
 @pytest.mark.parametrize("slices", rotated([0, 1, 2, 5, 13], 2), ids=lambda slices: f"after {slices} slices")
 def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, slices: int) -> None:
-    """Between any two slices: the copy is the same, entry by entry; nothing is lost, doubled, or handed out again."""
+    """This holds between any two slices. The copy is equal; no message is lost, duplicated or delivered again."""
     job.continue_commit(slices)
     flushed(job.path)
     before, old = entry(job.path), dumped(job.path)
@@ -150,7 +153,7 @@ def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, 
 
 @pytest.mark.parametrize("slices", rotated([0, 6], 1))
 def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(job: Job, slices: int) -> None:
-    """One block of ``staged`` is damaged. The producer was told that the batch is decided: it cannot stage it again."""
+    """A block of ``staged`` is damaged. The producer knows that the batch is decided and cannot stage it again."""
     job.continue_commit(slices)
     flip(table_of(flushed(job.path), "staged"))
     told, _ = salvaged(job.path)
@@ -166,7 +169,7 @@ def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(j
 
 
 def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job) -> None:
-    """The claims' messages are deleted, what was published stays, and the commit comes to its end."""
+    """The claims' messages are deleted, published messages stay, and the commit ends."""
     job.continue_commit(6)
     file = table_of(flushed(job.path), "staged")
     file.unlink()
@@ -179,7 +182,7 @@ def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job)
 
 @pytest.mark.parametrize("family", rotated(["messages", "claims", "available", "queues"], 1))
 def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: str) -> None:
-    """Their records, index entries, or their queue's entry: none is handed out, and all go."""
+    """Their records, index entries or their queue's entry are lost; none is delivered, and all are deleted."""
     job.continue_commit(1, max_messages=2)
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
     salvaged(job.path)
@@ -187,7 +190,7 @@ def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: 
 
 
 def test_pinned_messages_whose_bodies_are_lost_are_told_as_what_they_were(job: Job) -> None:
-    """They were to be deleted, which nobody needs to do again."""
+    """The messages were to be deleted, so no work needs to be repeated."""
     table_of(flushed(job.path), "bodies").unlink()
     told, _ = salvaged(job.path)
     doomed = [
@@ -201,7 +204,7 @@ def test_pinned_messages_whose_bodies_are_lost_are_told_as_what_they_were(job: J
 
 @pytest.mark.parametrize("families", [["producers"], ["producers", "due"]], ids=" and ".join)
 def test_the_batch_of_an_open_commit_is_known_though_its_producer_is_lost(job: Job, families: list[str]) -> None:
-    """The commit's own entry has the figures: a repeat is not done again."""
+    """The commit's own entry has the counts: a repetition has no effect."""
     flushed(job.path)
     for family in families:
         flip(table_of(job.path, family), BLOCK_OF_FEW)
@@ -211,7 +214,7 @@ def test_the_batch_of_an_open_commit_is_known_though_its_producer_is_lost(job: J
 
 
 def test_a_commit_whose_entry_is_lost_is_told_with_what_it_was_to_publish(job: Job) -> None:
-    """It cannot be carried over, and nothing else says what it was; a stage that a job still has is not meant."""
+    """The commit cannot be kept, and no other record describes it; stages still in use are not affected."""
     flip(table_of(flushed(job.path), "default"), BLOCK_OF_FEW)
     told, new = salvaged(job.path)
     assert "open commits" not in told.saved
@@ -222,7 +225,7 @@ def test_a_commit_whose_entry_is_lost_is_told_with_what_it_was_to_publish(job: J
 
 
 def test_pins_of_a_purged_queue_are_not_carried_over(job: Job) -> None:
-    """Nothing of these messages is in the new store; the rest of the commit is."""
+    """The new store has nothing of these messages, but the rest of the commit."""
     with closing(opened(job.path)) as storage:
         storage.queues.purge(IN)
     told, new = salvaged(job.path)
@@ -235,7 +238,7 @@ def test_pins_of_a_purged_queue_are_not_carried_over(job: Job) -> None:
 
 
 def test_a_stage_that_an_open_commit_has_taken_is_not_a_stage_too(job: Job) -> None:
-    """Where damage of the log has lost the removal of its entry, it would be published twice."""
+    """If a damaged log lost the removal of its entry, the stage would be published twice."""
     store = Store(job.path, layout.FAMILIES, "never", 0)
     [(key, value)] = store.scan("stages", b"", b"\xff" * 64)
     number = min(layout.number.unpack_from(key)[0] for key, _ in store.scan("staged", b"", b"\xff" * 16))
@@ -250,7 +253,7 @@ def test_a_stage_that_an_open_commit_has_taken_is_not_a_stage_too(job: Job) -> N
 
 @pytest.mark.parametrize("family", rotated(["staged", "default"], 1))
 def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str) -> None:
-    """And not as a contradiction, which would be a defect of zq."""
+    """A contradiction would mean a defect of zq."""
     flip(table_of(flushed(job.path), family), 0.3 if family == "staged" else BLOCK_OF_FEW)
     report = check(f"rocksdb://{job.path}")
     assert report is not None
@@ -261,7 +264,7 @@ def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str)
 
 @pytest.mark.parametrize("family", rotated(["staged", "messages"], 1))
 def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(job: Job, family: str) -> None:
-    """Its step is refused as damage and changes nothing: what is reserved stays so until there is a salvage."""
+    """Its step is refused as damaged and changes nothing: reserved messages stay reserved until a salvage."""
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)
     with closing(opened(job.path)) as storage:
         verbs = storage.transactions

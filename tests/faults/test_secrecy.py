@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What real servers must not leave where others read it: bodies in logs, passwords in lists of processes, folders."""
+"""Secrets that servers must not expose: bodies in logs, passwords in process lists, and temporary folders."""
 
 import base64
 import json
@@ -15,17 +15,17 @@ METADATA = "M3TAS3CRET"
 
 
 def forms(text: str) -> set[str]:
-    """How a log may show it: plainly, in hexadecimal digits, and in base64 wherever it begins."""
+    """Return the forms in which a log may show the text: plain, hexadecimal, and base64 at any offset."""
     shown = {text, text.encode().hex()}
     for shift in range(3):
         coded = base64.b64encode(b"." * shift + text.encode()).decode()
-        shown.add(coded[4 if shift else 0 : len(coded) // 4 * 4 - 4])  # those digits that hold nothing else
+        shown.add(coded[4 if shift else 0 : len(coded) // 4 * 4 - 4])  # the digits that depend on this text only
     return shown
 
 
 @pytest.mark.store_of_the_day
 def test_no_body_is_in_any_log_at_any_level(store_uri: str) -> None:
-    """S13: with the level DEBUG, through every way that a body takes; zq's own DEBUG lines may be there."""
+    """S13: With level DEBUG and every way that a body takes, the log may have zq's own DEBUG lines but no body."""
     config = "[log]\nlevel = DEBUG\nrequests = true\n[server]\ngraceful_timeout = 5\n"
     with ZqServer(store_uri, config=config) as server:
         told = {"messages": [{"body": SECRET}, {"body": {"key": SECRET}}]}
@@ -50,12 +50,12 @@ def test_no_body_is_in_any_log_at_any_level(store_uri: str) -> None:
 
 
 def test_what_a_log_would_show_is_looked_for() -> None:
-    """The check of the test above finds what pymongo writes of ``"BODYSECRET"``."""
+    """The check of the previous test finds the form in which pymongo logs ``"BODYSECRET"``."""
     assert any(shown in "base64: IkJPRFlTRUNSRVQi" for shown in forms("BODYSECRET"))
 
 
 def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> None:
-    """By the environment: neither master nor worker shows it, at DEBUG neither."""
+    """With the URI in the environment, neither master nor worker shows the password, even at DEBUG."""
     with (
         RedisServer(None, "--requirepass", SECRET) as store,
         ZqServer(
@@ -72,7 +72,7 @@ def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> N
 
 
 def test_folders_of_killed_servers_are_cleared_at_the_next_start(tmp_path: Path) -> None:
-    """Those of living ones stay."""
+    """Folders of live servers stay."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     env = {"TMPDIR": str(folder)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ``zq-server``s on one store, as their callers see them when the store goes, hangs and comes back."""
+"""Several ``zq-server``s on a store that is lost, hangs and returns, as seen by clients."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.servers import Answer, ZqServer, ask, every_message, free_port, soon,
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 TIMEOUT = 1.5
-# Seconds beyond the store's timeout that an answer may take on a busy machine.
+# Seconds beyond the store's timeout that a response may take on a busy machine.
 MARGIN = 1.5
 CONFIG = f"[transport]\nstorage_timeout = {TIMEOUT}\n"
 POSTS = "/v2/queues/jobs/messages"
@@ -23,7 +23,7 @@ LEASE = {"ttl": 300, "grace": 60}
 
 @pytest.fixture(params=["mongodb", "redis"])
 def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    """A store server of the test's own, which keeps what it has acknowledged."""
+    """Return a store server of the test's own with durable writes."""
     lasting = ("--appendonly", "yes", "--appendfsync", "always")
     with MongoServer() if request.param == "mongodb" else RedisServer(None, *lasting) as server:
         yield server
@@ -39,7 +39,7 @@ def bodies(messages: list) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["mongodb", "redis"])
 def test_a_store_that_does_not_answer_is_told_at_start(scheme: str, engine: str) -> None:
-    """One sentence with the address, without the password, and an exit code after which systemd starts it again."""
+    """The error has the address, but no password; after its exit code systemd restarts the server."""
     address = f"127.0.0.1:{free_port()}"
     server = ZqServer(f"{scheme}://joe:hush@{address}/0", engine=engine, config=CONFIG)
     sentence = sentence_of(server)
@@ -49,7 +49,7 @@ def test_a_store_that_does_not_answer_is_told_at_start(scheme: str, engine: str)
 
 
 def test_a_store_is_prepared_by_a_command_of_its_own(store: StoreServer) -> None:
-    """``--init-store`` ends with a sentence, can be repeated, and a server starts on what it has made."""
+    """``--init-store`` ends with a message and can be repeated, and a server starts on its store."""
     expected = "The store is prepared." if isinstance(store, MongoServer) else "This store needs no preparation."
     for _ in range(2):
         with closing(ZqServer(store.uri, "--init-store").launch()) as command:
@@ -60,7 +60,7 @@ def test_a_store_is_prepared_by_a_command_of_its_own(store: StoreServer) -> None
 
 
 def test_a_server_may_wait_for_its_store(store: StoreServer) -> None:
-    """With ``--wait-for-store`` it starts before the store and serves as soon as that is there."""
+    """With ``--wait-for-store``, the server starts before the store and serves once the store is available."""
     store.kill()
     with closing(ZqServer(store.uri, "--wait-for-store", config=CONFIG).launch()) as server:
         wait_for(lambda: "Waiting for the store" in server.output, 60, "the server says that it waits")
@@ -72,7 +72,7 @@ def test_a_server_may_wait_for_its_store(store: StoreServer) -> None:
 @pytest.mark.store_of_the_day
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreServer, way: str) -> None:
-    """Every verb answers 503 within ``storage_timeout``; afterwards the server serves on, and nothing is lost."""
+    """Every verb answers 503 within ``storage_timeout``; afterwards the server works again, and no message is lost."""
     verbs = [("POST", POSTS, {"messages": [{"body": "late"}]}), ("GET", POSTS, None), ("POST", CLAIMS, LEASE)]
     verbs += [("DELETE", POSTS + "?pop=1", None), ("GET", "/v2/queues", None), ("GET", "/readyz", None)]
     with ZqServer(store.uri, config=CONFIG) as server:
@@ -94,15 +94,15 @@ def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreS
                 all_refused()
         wait_for(server.ready, 60, "the server has found its store again")
         told = [body for body in bodies(every_message(server.url, "jobs")) if body != "late"]
-        # A request that a frozen store carried out later was answered 503, which says nothing of what has happened.
+        # A frozen store may execute a request later that got 503, which says nothing about its effect.
         assert told in (["kept"], []) if way == "frozen" else told == ["kept"]
-        # A transaction that was cut off is ended some seconds later; until then MongoDB keeps the counter locked.
+        # MongoDB ends an interrupted transaction some seconds later and keeps the counter locked until then.
         wait_for(lambda: post(server, "new").status == 201, 60, "posts are taken again")
 
 
 @pytest.mark.store_of_the_day
 def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shifted) -> None:
-    """Ages, order, delays and claims are the store's: whoever posts, the other one sees it as its own."""
+    """The store's clock determines ages, order, delays and claims, whichever server gets the post."""
     with (
         ZqServer(store.uri, env=shifted(60)) as ahead,
         ZqServer(store.uri, env=shifted(-60)) as behind,
@@ -124,7 +124,7 @@ def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shift
 
 @pytest.mark.store_of_the_day
 def test_a_delay_is_the_same_for_servers_whose_clocks_differ(store: StoreServer, shifted) -> None:
-    """A delayed message is handed out by neither before its moment, and by both after it."""
+    """Neither server delivers a delayed message early, and both deliver it when it is due."""
     with (
         ZqServer(store.uri, env=shifted(60)) as ahead,
         ZqServer(store.uri, env=shifted(-60)) as behind,

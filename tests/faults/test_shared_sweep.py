@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that share a store share the sweep: none does again what another one is at, and a dead one is not waited for.
+"""Sweeps by servers that share a store: no work is done twice, and dead servers do not block others.
 
-A server whose pace does not come back stands for one that died or stands still in the middle of its round.
+A server that died or hangs within its round is simulated by a pace that does not return.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ LEASE = 4.0
 
 
 class Looks(Steps):
-    """Counts the questions of a round, and how many steps removed nothing."""
+    """A counter of the queries of a round and of its steps that removed nothing."""
 
     def __init__(self, size: int = SIZE) -> None:
         super().__init__(size)
@@ -41,7 +41,7 @@ class Looks(Steps):
 
 
 class Stopped(Looks):
-    """Stands still before its second step until it is told to ``go_on``."""
+    """A pace that blocks before its second step until ``go_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Stopped(Looks):
 
 
 class Servers:
-    """Two servers on one store, with a queue in which messages have expired."""
+    """Two servers on a store, with a queue of expired messages."""
 
     def __init__(self, open_one: Callable[[], Storage]) -> None:
         self.open_one = open_one
@@ -67,7 +67,10 @@ class Servers:
 
     @contextlib.contextmanager
     def stopped(self, storage: Storage) -> Iterator[tuple[Stopped, list[int]]]:
-        """A round of this server that stands still after its first step; at the end it has gone on. What it removed."""
+        """Run a round of this server that stops after its first step and continues at the end.
+
+        Yield the removed counts.
+        """
         pace, removed = Stopped(), []
         thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, None, pace)))
         thread.start()
@@ -95,7 +98,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_one_server_sweeps_is_left_to_it(servers: Servers):
-    """Another one's round ends at once, and the first removes everything."""
+    """A round of another server ends at once, and the first server removes everything."""
     with servers.stopped(servers.first) as (pace, removed):
         looks = Looks()
         assert servers.second.maintain(servers.scene.now, None, looks) == 0
@@ -105,14 +108,14 @@ def test_what_one_server_sweeps_is_left_to_it(servers: Servers):
 
 
 def test_when_a_round_is_over_others_need_not_wait(servers: Servers):
-    """The turn is given back, also by a round that its pace has ended."""
+    """The lease is released, even by a round that its pace ended."""
     assert servers.first.maintain(servers.scene.now, None, Steps(SIZE, SIZE)) == SIZE
     assert servers.second.maintain(servers.scene.now, None, Steps(SIZE, SIZE)) == SIZE
     assert servers.first.maintain(servers.scene.now) == COUNT - 2 * SIZE
 
 
 def test_servers_at_once_look_at_each_queue_once(servers: Servers):
-    """Four rounds side by side remove everything, in about as many steps as one would need."""
+    """Four concurrent rounds remove everything in about as many steps as one round."""
     rooms = [servers.scene.at(f"q{at}", project=f"p{at % 3}") for at in range(20)]
     for room in rooms:
         room.post(5, ttl=60)
@@ -129,7 +132,7 @@ def test_servers_at_once_look_at_each_queue_once(servers: Servers):
 
 @pytest.mark.usefixtures("short_leases")
 def test_a_server_that_died_in_its_round_is_not_waited_for_long(servers: Servers):
-    """Its turn is over by itself; if it was not dead it goes on, and no message is counted twice."""
+    """The dead server's lease expires. A server that was alive continues, and no message is counted twice."""
     with servers.stopped(servers.first) as (_, removed):
         looks: list[int] = []
 
@@ -144,7 +147,7 @@ def test_a_server_that_died_in_its_round_is_not_waited_for_long(servers: Servers
 
 @pytest.mark.usefixtures("short_leases")
 def test_a_server_that_slept_through_its_turn_leaves_the_queue_to_its_successor(servers: Servers):
-    """It looks before it goes on, and removes nothing more while the other one is at it."""
+    """The server checks its lease before it continues, and removes nothing while the other server sweeps."""
     with servers.stopped(servers.first) as (slept, removed):
 
         def taken_over() -> bool:

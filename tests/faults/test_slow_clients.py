@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that send half a request, nothing, or do not read their answer: under Granian they hold up no other client,
-and not for long. gunicorn has a proxy in front of it for that: see ``test_nginx``.
+"""Clients that send half a request, send nothing, or do not read: under Granian they delay no other client.
+
+gunicorn has a proxy in front of it for that: see ``test_nginx``.
 """
 
 import json
@@ -28,13 +29,13 @@ SLACK = 45.0
 
 @pytest.fixture
 def begin(engine: str, tmp_path: Path) -> Iterator[Callable[..., ZqServer]]:
-    """A function that starts a server of the engine with these variables."""
+    """Return a function that starts a server of the engine with these variables."""
     with ExitStack() as stack:
         yield lambda env: stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, env=env))
 
 
 def fill(server: ZqServer, queue: str, count: int = 20) -> None:
-    """So many messages of 250 kB."""
+    """Post ``count`` messages of 250 kB."""
     message = {"messages": [{"body": "x" * 250_000, "ttl": 3600}]}
     for _ in range(count):
         assert ask(server.url, "POST", f"/v2/queues/{queue}/messages", message).status == 201
@@ -47,7 +48,7 @@ def connect(server: ZqServer, sent: bytes) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that still comes, until the server hangs up."""
+    """Return all further bytes until the server closes the connection."""
     got = b""
     try:
         while piece := connection.recv(65536):
@@ -58,7 +59,7 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def trickle(connection: socket.socket, piece: bytes, until: float) -> None:
-    """Send a piece ten times a second, until the server hangs up or the moment comes."""
+    """Send a piece ten times a second until the server closes the connection or the time is over."""
     with suppress(ConnectionResetError, BrokenPipeError):
         while time.monotonic() < until:
             connection.sendall(piece)
@@ -67,21 +68,21 @@ def trickle(connection: socket.socket, piece: bytes, until: float) -> None:
 
 @pytest.mark.parametrize("sent", [HALF_HEAD, HALF_BODY], ids=["head", "body"])
 def test_half_a_request_is_answered_408_at_its_deadline(begin: Callable[..., ZqServer], sent: bytes) -> None:
-    """With the answer the connection ends."""
+    """The server closes the connection after the response."""
     server = begin(QUICK)
     began = time.monotonic()
     with connect(server, sent) as connection:
         answer = rest(connection)
     assert 0.9 < time.monotonic() - began < 1 + SLACK
     if sent == HALF_HEAD:
-        assert answer == b""  # Granian's parser ends the connection by itself
+        assert answer == b""  # Granian's parser closes the connection itself
         return
     assert answer.startswith(b"HTTP/1.1 408 "), answer
     assert b"connection: close" in answer.lower()
 
 
 def test_the_deadline_is_for_the_whole_head(begin: Callable[..., ZqServer]) -> None:
-    """A byte now and then does not move it."""
+    """A byte at intervals does not extend the deadline."""
     server = begin(QUICK)
     began = time.monotonic()
     with connect(server, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ") as connection:
@@ -90,7 +91,7 @@ def test_the_deadline_is_for_the_whole_head(begin: Callable[..., ZqServer]) -> N
 
 
 def test_a_body_must_come_at_a_least_rate(begin: Callable[..., ZqServer]) -> None:
-    """Some bytes now and then, fewer than 10 kB a second, do not move its deadline by more than they are worth."""
+    """Bytes at less than 10 kB a second extend the deadline only by their own time."""
     server = begin(QUICK)
     head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}Content-Length: 200000\r\n\r\n"
     began = time.monotonic()
@@ -101,7 +102,7 @@ def test_a_body_must_come_at_a_least_rate(begin: Callable[..., ZqServer]) -> Non
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["silent", "idle"])
 def test_a_connection_that_says_nothing_is_closed(begin: Callable[..., ZqServer], sent: bytes) -> None:
-    """One that never said anything by the deadline of a head, one that had its answer by ``keepalive``."""
+    """A new connection is closed at the deadline for headers, and a used one after ``keepalive``."""
     server = begin(QUICK)
     began = time.monotonic()
     with connect(server, sent) as connection:
@@ -110,7 +111,7 @@ def test_a_connection_that_says_nothing_is_closed(begin: Callable[..., ZqServer]
 
 
 def test_who_does_not_take_the_answer_is_hung_up_on(begin: Callable[..., ZqServer]) -> None:
-    """What the kernel holds can still be read, but the answer does not come whole."""
+    """Bytes in the kernel's buffers can still be read, but the response is incomplete."""
     server = begin(QUICK)
     fill(server, "large")
     with socket.socket() as connection:
@@ -128,7 +129,7 @@ def test_who_does_not_take_the_answer_is_hung_up_on(begin: Callable[..., ZqServe
 
 
 def test_who_takes_the_answer_slowly_gets_all_of_it(begin: Callable[..., ZqServer]) -> None:
-    """The deadline is for progress: 5 MB in one and a half times the time that nothing at all may take."""
+    """The deadline is for progress: the client reads 5 MB in one and a half times the allowed pause."""
     server = begin({**QUICK, "OS_SERVER__SEND_TIMEOUT": "2", "OS_TRANSPORT__MAX_ANSWER_BYTES": str(10**7)})
     fill(server, "large")
     with connect(server, page_of("large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")) as connection:
@@ -142,8 +143,10 @@ def test_who_takes_the_answer_slowly_gets_all_of_it(begin: Callable[..., ZqServe
 
 
 def test_a_refused_body_is_not_read_on(begin: Callable[..., ZqServer]) -> None:
-    """Those that are announced as too large are refused at once, more of them than there are threads, and the
-    connections end with the answers."""
+    """Bodies that are announced as too large are refused at once, although they outnumber the threads.
+
+    The connections end after the responses.
+    """
     server = begin({})
     head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}Content-Length: {10**11}\r\n\r\nx"
     with ExitStack() as stack:
@@ -157,7 +160,7 @@ def test_a_refused_body_is_not_read_on(begin: Callable[..., ZqServer]) -> None:
 
 
 def test_requests_behind_each_other_on_a_connection_are_all_answered(begin: Callable[..., ZqServer]) -> None:
-    """Sent at once, with and without bodies, in order; also when the last one comes in two pieces."""
+    """Requests with and without bodies are sent at once and answered in order, even if the last comes in two pieces."""
     server = begin({})
     body = b'{"messages":[{"body":1}]}'
     head = f"POST /v2/queues/q/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}Content-Length: {len(body)}\r\n\r\n"
@@ -171,12 +174,12 @@ def test_requests_behind_each_other_on_a_connection_are_all_answered(begin: Call
 
 
 def test_new_connections_take_the_place_of_silent_ones(begin: Callable[..., ZqServer]) -> None:
-    """With 16 places and 40 silent clients that come again and again, others are served."""
+    """With 16 slots and 40 silent clients that reconnect, other clients are served."""
     server = begin({"OS_SERVER__MAX_CONNECTIONS": "16"})
     answered = 0
     with SlowClients(server, silent=(12, b"")), SlowClients(server, heads=(28, HALF_HEAD)):
         for _ in seconds(60):
-            with suppress(Lost):  # no place at this moment
+            with suppress(Lost):  # no slot at present
                 answered += ask(server.url, "GET", "/v2/limits", timeout=5).status == 200
             if answered:
                 break
@@ -185,7 +188,7 @@ def test_new_connections_take_the_place_of_silent_ones(begin: Callable[..., ZqSe
 
 
 def test_one_address_may_have_so_many_requests_under_way(begin: Callable[..., ZqServer]) -> None:
-    """A further one is refused with 503; behind a proxy it is the proxy's to bound."""
+    """A further request gets 503; behind a proxy, the proxy must limit addresses."""
     server = begin({"OS_SERVER__MAX_CONNECTIONS_PER_ADDRESS": "4"})
     wait = "/v2/queues/q/messages?wait=15&echo=true"
     request = f"GET {wait} HTTP/1.1\r\nHost: 127.0.0.1\r\n{IDENTITY}\r\n".encode()
@@ -198,7 +201,7 @@ def test_one_address_may_have_so_many_requests_under_way(begin: Callable[..., Zq
 
 
 def refusal(server: ZqServer) -> str:
-    """The answer to one more request, if it is 503."""
+    """Return the response to another request if it is a 503, else ""."""
     with connect(server, b"GET /v2/limits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") as connection:
         answer = rest(connection).decode()
     return answer if answer.startswith("HTTP/1.1 503 ") else ""

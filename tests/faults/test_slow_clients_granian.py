@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granian with its adapter: what a client cannot do to it, and how many may wait without a thread."""
+"""Granian with its adapter: its resistance to hostile clients, and waiting requests without threads."""
 
 import socket
 import time
@@ -27,7 +27,7 @@ Begin = Callable[[dict[str, str]], ZqServer]
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
-    """A function that starts a server with these variables."""
+    """Return a function that starts a server with these variables."""
     with ExitStack() as stack:
         yield lambda env: stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/store", engine="granian", env=env))
 
@@ -44,7 +44,7 @@ def request(method: str, path: str, *lines: str) -> bytes:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """What comes until the first pause."""
+    """Return the received bytes until the first pause."""
     got = connection.recv(65536)
     connection.settimeout(1.0)
     try:
@@ -56,13 +56,13 @@ def answer(connection: socket.socket) -> bytes:
 
 
 def gauge(server: ZqServer, name: str) -> float:
-    """A figure of the metrics' page."""
+    """Return a value of the metrics page."""
     page = ask(server.url, "GET", "/metrics").body.decode()
     return next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
 def test_hundreds_wait_and_stream_and_nine_threads_are_free(begin: Begin) -> None:
-    """Neither holds a thread: beside them posts are answered, each of which wakes one who waits, and is streamed."""
+    """Neither uses a thread: posts get responses, wake waiting claims, and are streamed."""
     server = begin(FEW_THREADS)
     with ExitStack() as stack:
         claim = request("POST", "/v2/queues/jobs/claims?limit=1&wait=30", "Content-Length: 0")
@@ -94,7 +94,7 @@ def _has_come(connection: socket.socket) -> bool:
     rotated([("DELETE", "messages?pop=1&wait=20"), ("POST", "claims?wait=20"), ("PUT", "claims/job.1?wait=20")], 1),
 )
 def test_nothing_is_taken_for_a_caller_that_hung_up_while_it_waited(begin: Begin, method: str, path: str) -> None:
-    """Granian tells when a client goes: its place is free at once, and what comes is nobody's."""
+    """Granian reports the disconnect: the slot is free at once, and later messages stay in the queue."""
     server = begin({})
     with send(server, request(method, f"/v2/queues/jobs/{path}", "Content-Length: 0")):
         wait_for(lambda: gauge(server, "zq_waiters ") == 1, SLACK, "it waits")
@@ -113,8 +113,10 @@ TAKING = [
 
 @pytest.mark.parametrize("sent", rotated(TAKING, 1))
 def test_nothing_is_taken_for_a_caller_that_hung_up_in_the_queue_for_a_thread(sent: bytes) -> None:
-    """The store hangs, and with it all threads; behind them one asks to take something, and leaves. When the store goes
-    on, so does the queue, but for that one."""
+    """The store hangs, and so do all threads; a caller whose request is queued disconnects.
+
+    When the store responds again, the queued requests run except that one.
+    """
     config = "[server]\nthreads = 9\nqueue_timeout = 60\n[transport]\nstorage_timeout = 60\n"
     with ExitStack() as stack:
         store = stack.enter_context(RedisServer())
@@ -128,7 +130,7 @@ def test_nothing_is_taken_for_a_caller_that_hung_up_in_the_queue_for_a_thread(se
         wait_for(lambda: is_stuck(server), SLACK, "no thread is free")
         with send(server, sent) as caller:
             port = caller.getsockname()[1]
-            assert is_stuck(server)  # a later one was heard, so this one was
+            assert is_stuck(server)  # a later disconnect was noticed, so this one was too
         wait_for(lambda: not has_connection(server, port), SLACK, "the server has noticed")
         frozen.close()
         assert [each.result().status for each in held] == [201] * 9
@@ -138,7 +140,7 @@ def test_nothing_is_taken_for_a_caller_that_hung_up_in_the_queue_for_a_thread(se
 
 
 def is_stuck(server: ZqServer) -> bool:
-    """Whether what asks for nothing is not answered either."""
+    """Return whether even a request without work gets no response."""
     try:
         ask(server.url, "GET", "/v2/limits", timeout=3)
     except Lost:
@@ -147,7 +149,7 @@ def is_stuck(server: ZqServer) -> bool:
 
 
 def has_connection(server: ZqServer, port: int) -> bool:
-    """Whether the server still has its end of the connection from a port."""
+    """Return whether the server still has its end of the connection from a port."""
     established, half_closed = "01", "08"
     ends = (f":{server.port:04X}", f":{port:04X}")
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -156,7 +158,7 @@ def has_connection(server: ZqServer, port: int) -> bool:
 
 @pytest.mark.parametrize("sent", rotated([b"", b"P", b"GET"], 1))
 def test_a_connection_that_has_sent_no_line_has_a_deadline(begin: Begin, sent: bytes) -> None:
-    """Granian has none for a connection that may yet become one of HTTP/2, so that it serves HTTP/1.1 only."""
+    """Granian has no deadline for a connection that may become HTTP/2, so the server supports HTTP/1.1 only."""
     server = begin({"OS_SERVER__HEAD_TIMEOUT": "1"})
     began = time.monotonic()
     with send(server, sent) as connection:
@@ -165,7 +167,7 @@ def test_a_connection_that_has_sent_no_line_has_a_deadline(begin: Begin, sent: b
 
 
 def test_http2_is_refused_at_once(begin: Begin) -> None:
-    """A proxy in front speaks it."""
+    """A proxy in front supports HTTP/2."""
     server = begin({})
     with send(server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") as connection:
         connection.settimeout(SLACK)
@@ -174,15 +176,17 @@ def test_http2_is_refused_at_once(begin: Begin) -> None:
 
 
 def test_what_answers_that_nobody_takes_hold_in_memory_is_bounded(begin: Begin) -> None:
-    """140 clients that ask for 5 MB each and read nothing: the server holds 128 MiB of it and what goes with it,
-    not 700 MB. Posts go on, and whoever reads is served again as soon as the others have had a second."""
+    """140 clients request 5 MB each and do not read; the server keeps about 128 MiB of it, not 700 MB.
+
+    Posts still work, and readers are served again after a second.
+    """
     server = begin(FEW_THREADS)
     large = {"messages": [{"body": "x" * 250_000, "ttl": 3600}]}
     for _ in range(20):
         assert ask(server.url, "POST", "/v2/queues/large/messages", large).status == 201
     page = "/v2/queues/large/messages?limit=20&echo=true"
     for _ in range(5):
-        assert ask(server.url, "GET", page).status == 200  # what the store caches is there
+        assert ask(server.url, "GET", page).status == 200  # the store's cache is filled by now
     before = peak_memory(server)
     with SlowClients(server, unread=(140, page_of("large"))):
         wait_for(lambda: gauge(server, 'zq_refused_total{reason="memory"}') >= 30, SLACK, "many are given up")
@@ -193,7 +197,7 @@ def test_what_answers_that_nobody_takes_hold_in_memory_is_bounded(begin: Begin) 
 
 
 def until_served(server: ZqServer, path: str) -> list[Answer]:
-    """The refusals that come before the first other answer, which is a good one."""
+    """Return the refusals before the first other response, which must be a success."""
     refused, deadline = [], time.monotonic() + SLACK
     while (answer := ask(server.url, "GET", path)).status == 503 and time.monotonic() < deadline:
         refused.append(answer)
@@ -203,10 +207,10 @@ def until_served(server: ZqServer, path: str) -> list[Answer]:
 
 
 def peak_memory(server: ZqServer) -> int:
-    """Bytes that the largest process of the server ever had in memory."""
+    """Return the peak memory in bytes of the server's largest process."""
     peaks = [0]
     for pid in server.worker_pids:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             peaks += [int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")]
     return max(peaks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two servers on one store, of which one gets the answers of the store late: its time is as good as the other's."""
+"""Two servers on a store, one with slow responses from the store: both have the same time."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from zq.storage.api import Storage
 pytestmark = pytest.mark.shared
 TOLERANCE = 0.05
 LATE = 0.4
-# A server's start asks the store a dozen times in a row.
+# At its start, a server queries the store a dozen times in a row.
 LATE_OVER_HTTP = 0.2
 MESSAGES = "/v2/queues/jobs/messages"
 JOBS = QueueRef("acme", "jobs")
@@ -26,12 +26,12 @@ JOBS = QueueRef("acme", "jobs")
 
 @contextmanager
 def slow_path(store_uri: str, late: float) -> Iterator[str]:
-    """Open a slow path to the store and yield the URI that leads over it."""
+    """Open a slow path to the store and yield the URI that uses it."""
     place = urlsplit(store_uri)
     assert place.port is not None
     with Wire(place.port) as path, path.slowed(late):
         slow = place._replace(netloc=f"127.0.0.1:{path.port}")
-        # A client of a replica set would learn the real port.
+        # A replica-set client would learn the real port.
         yield slow._replace(query="directConnection=true").geturl() if place.scheme == "mongodb" else slow.geturl()
 
 
@@ -44,7 +44,7 @@ def healthy(server: ZqServer) -> bool:
 
 @contextmanager
 def launched(uri: str) -> Iterator[ZqServer]:
-    """A server that serves, and need not be ready."""
+    """Start a server that serves but need not be ready."""
     with closing(ZqServer(uri).launch()) as server:
         wait_for(lambda: healthy(server), 60, "the server serves")
         yield server
@@ -55,11 +55,13 @@ def post(server: ZqServer, **fields: int) -> Answer:
 
 
 def test_a_server_whose_answers_come_late_is_not_ready_and_gives_nothing_away_early(store_uri: str):
-    """It says so by ``/readyz``. What it delays is not handed out by the other one before its moment, and what the
-    other one has stored it sees."""
+    """``/readyz`` reports the uncertainty.
+
+    The other server delivers no delayed message of it early, and it sees the other server's messages.
+    """
     with ZqServer(store_uri) as near, slow_path(store_uri, LATE_OVER_HTTP) as slow, launched(slow) as far:
         assert ask(near.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 1}).status == 201
-        assert post(far, delay=0).status == 201  # the far server has made its connections
+        assert post(far, delay=0).status == 201  # opens the far server's connections
         assert ask(near.url, "DELETE", MESSAGES + "?pop=1").status == 200
 
         asked = time.monotonic()
@@ -80,7 +82,7 @@ def by(storage: Storage) -> tuple[Storage, StoreClock]:
 
 
 def test_a_claim_made_on_a_slow_path_is_not_cut_short(store_uri: str):
-    """The other server does not hand its message out before the claim's time has passed since it was asked for."""
+    """The other server delivers the message only after the claim's ttl has passed since the request."""
     with slow_path(store_uri, LATE) as slow, ExitStack() as opened:
         near, there = by(connect(store_uri))
         opened.callback(near.close)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of SQS while servers are killed: what was acknowledged is not lost, no message has two holders at a time,
-and whoever comes late neither deletes nor hides what another one holds."""
+"""SQS consumers while servers are killed: no loss, one holder at a time, and no effect of late consumers."""
 
 import itertools
 import threading
@@ -18,25 +17,25 @@ from tests.servers import ZqServer, wait_for
 
 ACCOUNT = "123456789012"
 SERVED = {"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none"}
-# Seconds of traffic, and for which a consumer hides what it receives.
+# Seconds of traffic, and the visibility timeout of a consumer.
 SECONDS = 4.5
 HOLD = 2
 # Seconds within which the rest must have been received.
 PATIENCE = 60.0
 KILLS = 2
-# Messages that are deleted in time, and for which somebody comes late.
+# Minimum of messages deleted in time, and of messages handled late.
 LEAST = 20
 
 
 def client_of(url: str) -> Any:
-    """A client that asks once."""
+    """Return a client that does not retry."""
     once = Config(retries={"total_max_attempts": 1}, read_timeout=30)
     key = {"aws_access_key_id": ACCOUNT, "aws_secret_access_key": "x"}
     return boto3.client("sqs", endpoint_url=url, region_name="us-east-1", config=once, **key)
 
 
 class Ledger:
-    """What the clients were told, each message by its body."""
+    """A record of all responses to the clients, by body of the message."""
 
     def __init__(self, urls: list[str]) -> None:
         self.urls = urls
@@ -50,7 +49,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def hold(self, body: str, since: float, until: float) -> None:
-        """It was surely held from one moment to the other: nobody else got it in that time, and nobody will."""
+        """Record a hold for a time, and a violation if it overlaps another hold or follows a deletion."""
         with self._lock:
             self.seen.add(body)
             if body in self.deleted:
@@ -61,18 +60,18 @@ class Ledger:
             self.holds[body] = since, until
 
     def prolong(self, body: str, until: float) -> None:
-        """Its holder has prolonged it."""
+        """Record that the holder has extended its hold."""
         with self._lock:
             self.holds[body] = self.holds[body][0], until
 
     def delete(self, bodies: list[str]) -> None:
-        """Holders deleted these while they surely held them."""
+        """Record deletions by current holders."""
         with self._lock:
             self.deleted.update(bodies)
 
 
 class Worker:
-    """A client of all servers in turn."""
+    """A client that uses all servers in turn."""
 
     def __init__(self, ledger: Ledger, queue: str, number: int) -> None:
         self.ledger = ledger
@@ -81,7 +80,7 @@ class Worker:
         self._clients = itertools.cycle([client_of(url) for url in ledger.urls])
 
     def ask(self, verb: str, **parameters: Any) -> dict[str, Any] | None:
-        """The answer; None if there was none, or the store was away."""
+        """Return the response; None if there was none or the store was unavailable."""
         try:
             answer: dict[str, Any] = getattr(next(self._clients), verb)(QueueUrl=self.queue, **parameters)
         except BotoCoreError:
@@ -95,7 +94,7 @@ class Worker:
         return answer
 
     def produce(self) -> None:
-        """Batches of ten, until it is over."""
+        """Send batches of ten until the end."""
         for batch in itertools.count():
             if self.ledger.over.wait(0.02):
                 return
@@ -105,7 +104,7 @@ class Worker:
                 self.ledger.sent.update(bodies)
 
     def consume(self) -> None:
-        """Of what it receives it prolongs and deletes a part in time, and comes late for the rest."""
+        """Receive messages; extend and delete half of them in time, and handle the others late."""
         overdue: list[tuple[float, list[dict[str, Any]]]] = []
         while not self.ledger.over.is_set():
             taken = self.receive()
@@ -115,7 +114,7 @@ class Worker:
                 self.come_late(overdue.pop(0)[1])
 
     def drain(self) -> None:
-        """All that is left."""
+        """Receive everything that is left."""
         until = time.monotonic() + PATIENCE
         while self.ledger.sent - self.ledger.seen - self.ledger.deleted and time.monotonic() < until:
             self.finish(self.receive())
@@ -130,7 +129,7 @@ class Worker:
         return taken
 
     def finish(self, taken: list[dict[str, Any]]) -> None:
-        """Prolong and delete them: of one that is surely held, neither is in vain."""
+        """Extend and delete messages that are certainly held; neither may fail."""
         asked = time.monotonic()
         held = [message for message in taken if asked + 0.5 < self.ledger.holds[message["Body"]][1]]
         if not held or self.change("change_message_visibility_batch", held, VisibilityTimeout=HOLD) is None:
@@ -141,14 +140,14 @@ class Worker:
             self.ledger.delete([message["Body"] for message in held])
 
     def come_late(self, taken: list[dict[str, Any]]) -> None:
-        """Delete, or hide for no time, what others may hold now: what they hold stays theirs."""
+        """Delete or release messages that others may hold by now; this must not affect their holders."""
         self.ledger.late += len(taken)
         for at, message in enumerate(taken):
             handle = {"ReceiptHandle": message["ReceiptHandle"]}
             if at % 2:
                 self.ask("delete_message", **handle)
             else:
-                with suppress(ClientError):  # it is gone
+                with suppress(ClientError):  # the message is deleted
                     self.ask("change_message_visibility", **handle, VisibilityTimeout=0)
 
     def change(self, verb: str, held: list[dict[str, Any]], **more: int) -> dict[str, Any] | None:
@@ -167,7 +166,7 @@ class Worker:
 @pytest.mark.store_of_the_day
 @pytest.mark.timeout(600)
 def test_consumers_keep_what_they_hold_over_kills(store_name: str, store_uri: str) -> None:
-    """One server of the embedded store, two of a shared one, killed in turn under batches."""
+    """An embedded store has one server and a shared store two, which are killed in turn during batches."""
     count = 1 if store_name == "rocksdb" else 2
     servers = [ZqServer(store_uri, env=SERVED) for _ in range(count)]
     with ThreadPoolExecutor(count) as starters:

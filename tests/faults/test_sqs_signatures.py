@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of SQS that boto3 signs, on both engines: whom a key lets in, and whom not (SQS contract 3)."""
+"""SQS requests signed by boto3, on both engines: allowed and refused keys (SQS contract 3)."""
 
 import socket
 from base64 import b64encode
@@ -28,14 +28,14 @@ MISMATCH = "SignatureDoesNotMatch"
 
 
 class Signing(NamedTuple):
-    """A server, and how its command makes keys."""
+    """A server, and the command that creates its keys."""
 
     server: ZqServer
     store: str
     config: Path
 
     def command(self, *arguments: str) -> str:
-        """What ``zq-server sqs-key`` prints."""
+        """Run ``zq-server sqs-key`` and return its output."""
         done = run_apart("sqs-key", *arguments, "--store", self.store, "--config", self.config)
         assert done.code == 0, done
         return done.said
@@ -45,7 +45,7 @@ class Signing(NamedTuple):
         return id, secret
 
     def client(self, key: tuple[str, str], token: str | None = None) -> Any:
-        """A client of SQS that tries once."""
+        """Return an SQS client that does not retry."""
         return boto3.client(
             "sqs",
             region_name="eu-central-1",
@@ -57,7 +57,7 @@ class Signing(NamedTuple):
         )
 
     def ask(self, request: AWSRequest) -> tuple[int, str]:
-        """Status and body of the answer to a request that was signed."""
+        """Send a signed request; return status and body of the response."""
         connection, parts = HTTPConnection("127.0.0.1", self.server.port, timeout=20), urlsplit(request.url)
         try:
             target = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -70,7 +70,7 @@ class Signing(NamedTuple):
 
 @pytest.fixture
 def signing(engine: str, tmp_path: Path) -> Iterator[Signing]:
-    """SQS is served to callers that sign; secrets are sealed in the store."""
+    """Return a server that requires signed SQS requests and seals its secrets in the store."""
     file, config = tmp_path / "keys", tmp_path / "zq.conf"
     file.write_text(f"first {b64encode(b'k' * 32).decode()}\n")
     file.chmod(0o600)
@@ -89,8 +89,11 @@ def refused(code: str, match: str = "", status: int = 403) -> Iterator[None]:
     assert (answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]) == (code, status)
 
 
-def test_whom_a_key_lets_in(signing: Signing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its project's queues and no others, for what it allows, by its secret, at the present, until it is disabled."""
+def test_a_key_gives_access_to_its_project(signing: Signing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key gives access to its project's queues for its operations. It needs its secret and a current time.
+
+    A disabled key gives no access.
+    """
     key, other = signing.key("acme"), signing.key("other")
     mine, theirs = signing.client(key), signing.client(other)
     url, foreign = (client.create_queue(QueueName="jobs")["QueueUrl"] for client in (mine, theirs))
@@ -131,7 +134,7 @@ def is_refused(client: Any) -> bool:
 
 
 def test_requests_of_older_clients_are_signed_too(signing: Signing) -> None:
-    """Forms, and links that are pre-signed; what was added to a link, or to its body, has no signature."""
+    """Form requests and pre-signed links work; additions to a link or its body are not signed and are refused."""
     key = Credentials(*signing.key("acme"))
     form = urlencode({"Action": "CreateQueue", "QueueName": "jobs", "Tag.1.Key": "a b", "Tag.1.Value": "é+~*"})
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -150,7 +153,7 @@ def test_requests_of_older_clients_are_signed_too(signing: Signing) -> None:
 
 
 def test_a_stranger_s_body_is_not_read(signing: Signing) -> None:
-    """It is told so by the head alone, however large a body it announces."""
+    """The headers suffice to refuse the request, however large its announced body is."""
     request = AWSRequest("POST", f"{signing.server.url}/", headers={"X-Amz-Target": "AmazonSQS.SendMessage"})
     SigV4Auth(Credentials("ZQ" + "B" * 18, "x"), "sqs", "us-east-1").add_auth(request)
     for headers in ({}, dict(request.headers.items())):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that moves messages goes on when the server that has it is killed (SQS contract 10)."""
+"""Message move tasks: another server continues the task of a killed server (SQS contract 10)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ MESSAGES = 40
 
 
 def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
-    """Each message is moved, and none twice."""
+    """Each message moves once."""
     with ZqServer(store.uri, config=CONFIG) as first:
         sqs = client_of(first.url)
         dead, jobs, arns = _queues(sqs)
@@ -34,7 +34,7 @@ def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
 
 
 def _queues(sqs: Any) -> tuple[str, str, dict[str, str]]:
-    """URLs of a dead letter queue, and of the one whose messages come there; and the ARNs of both."""
+    """Return the URLs of a dead-letter queue and of its source queue, and the ARNs of both."""
     urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("dead", "jobs")]
     arns = {
         url: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

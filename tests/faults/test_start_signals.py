@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGHUP from the first statement of a command on: it never ends a process that reloads its options."""
+"""SIGHUP from the first statement of a command on: a command that reloads its options never ends."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.servers import ZqServer, ask, free_port, spawn, wait_for
 from tests.sink import CONFIG
 from tests.stores import RedisServer
 
-# Runs the function that a console script runs, and prints a line just before.
+# Prints a line and runs the function that a console script runs.
 SCRIPT = "from {module} import main; import sys; print('begun', flush=True); sys.exit(main())"
 # Seconds between two signals.
 PAUSE = 0.05
@@ -44,7 +44,7 @@ def flooded(pid: int) -> Iterator[None]:
 
 
 def outlives_signals(module: str, arguments: list[str], log: Path, is_ready: Callable[[], bool]) -> None:
-    """Start a command, flood it with SIGHUP until it is ready, and end it with SIGTERM: it exits with 0."""
+    """Start a command, send SIGHUP until it is ready, and end it with SIGTERM: it exits with 0."""
     with open(log, "wb") as file:
         command = [sys.executable, "-P", "-c", SCRIPT.format(module=module), *arguments]
         process = spawn(command, signal.SIGTERM, stdout=subprocess.PIPE, stderr=file)
@@ -71,7 +71,7 @@ def answers(port: int) -> bool:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_server_that_starts_outlives_sighup(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its imports, too."""
+    """This holds before its imports, too."""
     monkeypatch.setenv("OS_METRICS__PORT", "0")
     config = tmp_path / "zq.conf"
     config.write_text("[expiry]\nqueue_ttl = jo*: 600\n")
@@ -82,7 +82,7 @@ def test_a_server_that_starts_outlives_sighup(engine: str, tmp_path: Path, monke
 
 
 def test_another_command_that_starts_outlives_sighup(store: RedisServer, tmp_path: Path) -> None:
-    """``zq-deliver`` reads its options again at SIGHUP."""
+    """``zq-deliver`` reloads its options at SIGHUP."""
     config, log = tmp_path / "zq.conf", tmp_path / "log"
     config.write_text(CONFIG)
     arguments = ["--config", str(config), "--store", store.uri]
@@ -90,7 +90,7 @@ def test_another_command_that_starts_outlives_sighup(store: RedisServer, tmp_pat
 
 
 def test_a_reload_during_the_start_of_a_command_is_obeyed(store: RedisServer, tmp_path: Path) -> None:
-    """One signal that comes before the imports makes the command read its options again once it runs."""
+    """A signal before the imports makes the command reload its options once it runs."""
     log = tmp_path / "log"
     command = [sys.executable, "-P", "-c", SCRIPT.format(module="zq.serving.deliver_command"), "--store", store.uri]
     (tmp_path / "zq.conf").write_text(CONFIG)
@@ -109,7 +109,7 @@ def test_a_reload_during_the_start_of_a_command_is_obeyed(store: RedisServer, tm
 
 
 def test_a_process_of_granian_that_was_replaced_reloads(tmp_path: Path) -> None:
-    """SIGHUP neither ends the new process while it starts, nor passes it by."""
+    """SIGHUP neither ends the starting process nor is lost."""
     config = tmp_path / "zq.conf"
     config.write_text("[expiry]\nqueue_ttl = jo*: 600\n")
     with ZqServer(f"rocksdb://{tmp_path}/store", "--config", str(config), engine="granian") as server:
@@ -125,11 +125,11 @@ def test_a_process_of_granian_that_was_replaced_reloads(tmp_path: Path) -> None:
 
 
 def test_a_command_that_reloads_nothing_ends_by_sighup(tmp_path: Path) -> None:
-    """A terminal that is closed ends the command, as it ends any other."""
+    """Closing the terminal ends such a command."""
     fifo = tmp_path / "zq.conf"
     os.mkfifo(fifo)  # the command waits for its configuration file
     command = [sys.executable, "-P", "-c", SCRIPT.format(module="zq.serving"), "check-store", "--config", str(fifo)]
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, commands inherit that it is ignored
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, commands inherit SIG_IGN
     process = spawn(command, stdout=subprocess.PIPE)
     signal.signal(signal.SIGHUP, inherited)
     try:

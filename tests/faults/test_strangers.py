@@ -20,7 +20,7 @@ BODY = 256 * 1024
 
 
 class Untouchable:
-    """A body that nobody may read."""
+    """A request body that must not be read."""
 
     def read(self, *_: object) -> bytes:
         raise AssertionError("the body was read")
@@ -33,14 +33,14 @@ class Untouchable:
     "credential", ["", "Bearer nonsense", "Basic YTpi", f"Bearer {format_token('0' * 10, '0' * 43)[:-1]}!"]
 )
 def test_a_stranger_is_refused_before_body_and_store(method: str, credential: str) -> None:
-    """Whatever it sends that cannot be a credential by its form: 401, and from the 51st on 429; nothing is touched."""
+    """The credential is malformed: the server answers 401, and 429 from the 51st request on, without the store."""
     store = BrokenStore(untouched)
     app = create_app(
         Broker(store, ManualClock(1_700_000_000.0)),  # type: ignore[arg-type]
         strategy=BearerStrategy(
             TokenVerifier(store, ManualClock(1_700_000_000.0)),  # type: ignore[arg-type]
             bare=True,
-            monotonic=lambda: 0.0,  # no time passes in which it is forgiven
+            monotonic=lambda: 0.0,  # no time passes, so failures still count
         ),
     )
     statuses = []

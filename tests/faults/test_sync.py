@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weaker sync modes of the embedded store: a power cut may cost something, a killed process never does."""
+"""The weaker sync modes of the embedded store: a power failure may lose data, a killed process never does."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.servers import ZqServer, ask, every_message
 
 @pytest.mark.parametrize("mode", ["interval", "never"])
 def test_a_kill_loses_nothing_in_any_sync_mode(tmp_path: Path, mode: str) -> None:
-    """Posts and deletes, killed right after the last answer."""
+    """The server is killed right after the last response to posts and deletions."""
     config = f"[storage]\nuri = rocksdb://{tmp_path}/store\n[storage:rocksdb]\nsync = {mode}\nsync_interval = 600\n"
     with ZqServer("", config=config) as server:
         for number in range(20):

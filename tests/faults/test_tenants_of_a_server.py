@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy, quotas and audit of a real server: read at its start and at SIGHUP, on both engines (tenancy 4, 6, 9)."""
+"""Policy, quotas and audit log of a server, loaded at start and at SIGHUP, on both engines (tenancy 4, 6, 9)."""
 
 import json
 import os
@@ -21,7 +21,7 @@ QUEUE = "/v2/queues/jobs"
 
 
 class Deployment:
-    """A server behind a proxy that says who asks, and the files that its operator writes."""
+    """A server behind an authenticating proxy, and the files that its operator writes."""
 
     def __init__(self, folder: Path, engine: str, store: str = "memory:") -> None:
         self.policy, self.audit, self._file = folder / "policy.yaml", folder / "audit.log", folder / "zq.conf"
@@ -67,7 +67,7 @@ def is_allowed(deployment: Deployment, roles: str, name: str) -> Callable[[], bo
 
 
 def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
-    """What its files say counts at the start, and at HUP; a policy that is not right changes nothing then."""
+    """The files apply at start and at HUP; an invalid policy changes nothing at HUP."""
     deployment.server.start()
     assert deployment.ask("PUT", QUEUE, {}).status == 403
     assert deployment.ask("PUT", QUEUE, {}, "operator").status == 201
@@ -105,7 +105,7 @@ def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
 
 
 def test_requests_that_waited_give_their_share_of_the_threads_back(deployment: Deployment) -> None:
-    """More of them than the share, ten at a time: on the engine that suspends them, and on the one that does not."""
+    """Ten requests at a time exceed the share. This holds for the engine that suspends them and for the other."""
     deployment.server.start()
     deployment.ask("PUT", QUEUE, {}, "operator")
     for _ in range(2):
@@ -116,7 +116,7 @@ def test_requests_that_waited_give_their_share_of_the_threads_back(deployment: D
 
 
 def test_a_server_does_not_start_with_a_wrong_policy(deployment: Deployment) -> None:
-    """Exit 2, and one sentence."""
+    """The command exits with code 2 and one error message."""
     deployment.policy.write_text('"queues:gat": "@"\n')
     deployment.server.launch()
     assert deployment.server.wait(WITHIN) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS by real servers (tenancy 9): certificates, those of clients as credentials, new ones at HUP, slow handshakes."""
+"""TLS (tenancy 9): certificates, client certificates as credentials, reloads at HUP, and slow handshakes."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SUBJECT = "CN=billing\\, all of it,O=Acme"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server's certificate, and clients' of this authority and of another."""
+    """Return a folder with a CA, server certificates, and client certificates of this CA and of another."""
     made = tmp_path_factory.mktemp("tls")
     issue(made, "ca", "CN=authority")
     issue(made, "server", "CN=first", "ca")
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Caller:
-    """Asks a server by TLS, with a certificate or without."""
+    """A client that uses TLS with or without a certificate."""
 
     def __init__(self, server: ZqServer, folder: Path, certificate: str = "") -> None:
         self._port = server.port
@@ -78,7 +78,7 @@ class Caller:
 def serving(
     folder: Path, store: Path, engine: str, certificate: str = "", more: str = "", first: str = "[server]"
 ) -> Iterator[tuple[ZqServer, Caller]]:
-    """A server with the certificate ``server``, and who asks it; ``more`` stands in ``[server]``."""
+    """Run a server with the certificate ``server`` and a client; ``more`` are lines of ``[server]``."""
     config = f"{first}\ntls_cert = {store}/cert.pem\ntls_key = {store}/key.pem\n{more}"
     store.mkdir(exist_ok=True)
     put(folder, store, "server")
@@ -98,7 +98,7 @@ def put(folder: Path, place: Path, name: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_server_speaks_tls_and_nothing_else(engine: str, folder: Path, tmp_path: Path) -> None:
-    """Small and large requests and answers go through whole; what is not TLS gets no answer; 1.2 is spoken."""
+    """Small and large requests and responses are complete; plain text gets no response; TLS 1.2 is supported."""
     with serving(folder, tmp_path, engine) as (server, caller):
         assert f"starts with {engine} on https://" in server.output
         (left,) = re.findall(
@@ -130,7 +130,7 @@ def test_tls_min_refuses_what_is_older(engine: str, folder: Path, tmp_path: Path
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_only_clients_of_the_authority_come_in(engine: str, folder: Path, tmp_path: Path) -> None:
-    """``tls_client_ca``: without a certificate of it nothing is answered."""
+    """``tls_client_ca``: a client without a certificate of this CA gets no response."""
     more = f"tls_client_ca = {folder}/ca.pem\n"
     with serving(folder, tmp_path, engine, "billing", more) as (server, caller):
         assert caller.ask("GET", "/v2/queues", **{"X-Project-ID": "p"}).status == 200
@@ -142,7 +142,10 @@ def test_only_clients_of_the_authority_come_in(engine: str, folder: Path, tmp_pa
 def test_the_python_client_trusts_the_authority_that_it_is_told_of(
     engine: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By ``SSL_CERT_FILE``; without it the certificate is not trusted. A wait and a stream work by TLS, too."""
+    """``SSL_CERT_FILE`` names the CA; without it the certificate is not trusted.
+
+    Waits and streams work over TLS too.
+    """
     once = Retries(attempts=1)
     with serving(folder, tmp_path, engine) as (server, _):
         url = f"https://127.0.0.1:{server.port}"
@@ -159,7 +162,7 @@ def test_the_python_client_trusts_the_authority_that_it_is_told_of(
 
 
 def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
-    """Its subject has project, roles and scopes by the file, which is read again at HUP; a token goes before it."""
+    """A file gives the subject a project, roles and scopes, and is reloaded at HUP; a token takes precedence."""
     holders = tmp_path / "holders.toml"
     holders.write_text(f"['{SUBJECT}']\nproject = 'acme'\nscopes = ['produce+manage:jobs']\n")
     first = f"[DEFAULT]\nauth_strategy = token\n[auth]\ncertificates = {holders}\n[server]"
@@ -185,10 +188,10 @@ def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_path: Path) -> None:
-    """For new connections; files that do not fit each other change nothing."""
+    """The certificate applies to new connections; files that do not match change nothing."""
     with serving(folder, tmp_path, engine) as (server, caller):
         assert caller.subject_of_server() == ((("commonName", "first"),),)
-        shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key is still the other's
+        shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key still belongs to the other certificate
         os.kill(server.pid, signal.SIGHUP)
         wait_for(lambda: "File not reloaded" in server.output, 60, "the files are refused")
         assert caller.subject_of_server() == ((("commonName", "first"),),)
@@ -200,7 +203,7 @@ def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_pat
 
 
 def test_the_last_of_many_certificates_serves_whatever_lasts_from_before(folder: Path, tmp_path: Path) -> None:
-    """Under Granian, whose servers of the former certificates end with the requests that they still have."""
+    """Granian's servers with the previous certificates end after their last requests."""
     with serving(folder, tmp_path, "granian") as (server, caller), ThreadPoolExecutor(1) as pool:
         path = "/v2/queues/empty/messages?wait=5"
         poll = pool.submit(caller.ask, "GET", path, None, **{"X-Project-ID": "p"})
@@ -218,7 +221,7 @@ def test_the_last_of_many_certificates_serves_whatever_lasts_from_before(folder:
 
 
 def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path) -> None:
-    """Silent connections and those that began to shake hands, under Granian; others are served meanwhile."""
+    """Silent connections and unfinished handshakes do not delay other clients of Granian."""
     with serving(folder, tmp_path, "granian", more="head_timeout = 2\nthreads = 9\n") as (server, caller):
         begun = ssl.MemoryBIO()
         hello = caller.context.wrap_bio(ssl.MemoryBIO(), begun, server_hostname="127.0.0.1")
@@ -238,7 +241,7 @@ def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path)
 
 
 def _last(connection: socket.socket) -> bytes:
-    """What comes; nothing if the connection has been ended."""
+    """Return received bytes; none if the connection is closed."""
     try:
         return connection.recv(65536)
     except ConnectionResetError:

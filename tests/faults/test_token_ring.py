@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves between queues under concurrent claims and late holders: no loss, no duplicate (L1, L2, L7).
+"""Moves between queues with concurrent claims and late holders: no loss, no duplicate (L1, L2, L7).
 
-``tests/campaign/histories/test_ring_servers.py`` kills servers meanwhile.
+``tests/campaign/histories/test_ring_servers.py`` also kills servers.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from tests.rotation import rotated
 from zq.storage.api import Storage
 
 FAULTS = {
-    # what is planted: words of the sentence that must tell it
+    # the planted fault: words of the violation that must report it
     mutants_of_moves.CopyThenDelete: "is in several places",
     mutants_of_moves.DeleteThenCopy: "is lost",
     mutants_of_moves.IdleSettle: "hops, but was moved",
@@ -25,14 +25,14 @@ FAULTS = {
 
 
 def test_tokens_stay_whole_on_the_storage_verbs(storage: Storage) -> None:
-    """Claims lapse after a second, and some holders settle after that."""
+    """Claims expire after a second, and some holders settle later."""
     target = StorageRing(storage)
     tally = run_ring(target, SECONDS / 3)
     assert_in_place(find_faults(target, tally), tally)
 
 
 def test_the_engine_passes() -> None:
-    """Otherwise what follows would prove nothing."""
+    """Otherwise the other tests would prove nothing."""
     target = StorageRing(EngineInMemory())
     tally = run_ring(target, 2.5)
     assert_in_place(find_faults(target, tally), tally)
@@ -40,7 +40,7 @@ def test_the_engine_passes() -> None:
 
 @pytest.mark.parametrize("fault", rotated(list(FAULTS), 1), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
-    """And told by its name."""
+    """The violation describes the planted fault."""
     found: list[str] = []
     for _ in range(3):
         target = StorageRing(EngineInMemory(fault))
@@ -50,8 +50,8 @@ def test_a_mutant_is_found(fault: Mutant) -> None:
     pytest.fail(f"not found: {fault.__doc__} Instead: {found[:5]}")
 
 
-def test_two_hands_at_once_are_told() -> None:
-    """Of the same claim, or one after the other, they are none."""
+def test_a_token_with_two_holders_is_reported() -> None:
+    """Two holds by the same claim, or one after the other, are no violation."""
     tally = Tally()
     tally.holds["sound"] = [Hold("1", 0, 2), Hold("1", 1, 2), Hold("2", 2, 3)]
     tally.holds["shared"] = [Hold("1", 0, 2), Hold("2", 1, 3)]
@@ -59,7 +59,7 @@ def test_two_hands_at_once_are_told() -> None:
 
 
 def test_a_lost_key_is_not_the_only_proof() -> None:
-    """A token that nobody posted is told as well."""
+    """A token that was never posted is reported as well."""
     target = StorageRing(EngineInMemory())
     tally = run_ring(target, 0, tokens=20)
     left = min(tally.posted - tally.deleted)  # carriers delete some

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics over several servers on one store: each reader sees each message once, and all see them in one order.
+"""Topics with several servers on a store: each reader gets each message once, and all get the same order.
 
-Eight publishers go to any server; the readers leave and resume at random points, at any server. The embedded store has
-one server. Each test has a project, and so a log, of its own.
+Eight publishers use any server; the readers leave and resume at random points, at any server. The embedded store has
+one server. Each test has a project, and therefore a log, of its own.
 """
 
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from tests.stores import Stores
 
 pytestmark = pytest.mark.store_of_the_day
 SERVERS = 3
-# Posts of each publisher.
+# Number of posts of each publisher.
 POSTS = 25
-# Posts between what happens to a server or a store.
+# Number of posts between two faults.
 BETWEEN = 60
 STARTED_WITHIN = 120.0
 
 
 class Deployment:
-    """Servers on one store."""
+    """Servers on a store."""
 
     def __init__(self, servers: list[ZqServer]) -> None:
         self.servers = servers
@@ -60,7 +60,7 @@ def deployment(
 
 
 def test_every_message_is_seen_once_and_in_one_order(deployment: Deployment) -> None:
-    """No reader passes a message that becomes visible later, and resuming neither loses nor repeats (L6)."""
+    """No reader skips a message that becomes visible later, and resuming neither loses nor repeats messages (L6)."""
     traffic = deployment.traffic("race", posts=POSTS)
     with logs_told(deployment.servers):
         with traffic:
@@ -70,7 +70,10 @@ def test_every_message_is_seen_once_and_in_one_order(deployment: Deployment) -> 
 
 
 def test_a_killed_server_loses_repeats_and_reorders_nothing(deployment: Deployment) -> None:
-    """kill -9 amid posts and streams: what was acknowledged all see, and nobody sees what others do not."""
+    """kill -9 occurs during posts and streams.
+
+    All readers get every acknowledged message, and all get the same messages.
+    """
     traffic = deployment.traffic("kill")
     with logs_told(deployment.servers):
         with traffic:

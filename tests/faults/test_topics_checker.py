@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-test of the checker of what readers of topics saw: the engine in memory passes, and each mutant is found."""
+"""Self-test of the checker of topics' readers: the engine in memory passes, and each mutant is found."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PATIENCE = 4.0
 RUNS = 4
 
 FAULTS = {
-    # what is planted: words of the sentence that must tell it
+    # the planted fault: words of the violation that must report it
     mutants_of_topics.CounterRace: "missed",
     mutants_of_topics.SharedCounter: "an id was given twice",
     mutants_of_topics.ForgottenKey: "saw what nobody was told of",
@@ -27,7 +27,7 @@ FAULTS = {
 
 
 def violations_of(mutant: Mutant) -> list[str]:
-    """What the checker finds in a short traffic on its topics."""
+    """Return the violations in short traffic on its topics."""
     with served(mutant) as url:
         traffic = Traffic([url], "acme", posts=POSTS, patience=PATIENCE)
         with traffic:
@@ -36,13 +36,16 @@ def violations_of(mutant: Mutant) -> list[str]:
 
 
 def test_the_engine_passes() -> None:
-    """Otherwise what follows would prove nothing."""
+    """Otherwise the test of the mutants would prove nothing."""
     assert violations_of(TopicController) == []
 
 
 @pytest.mark.parametrize("fault", rotated(list(FAULTS), 1), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
-    """And told by its name; a race may miss its chance in a run so short, and gets a few."""
+    """The violation describes the planted fault.
+
+    A race may not occur in such a short run, so a fault gets a few runs.
+    """
     found: list[str] = []
     for _ in range(RUNS):
         found = violations_of(fault)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams of real servers: readers that stop reading, crowds of them, and the end of the server."""
+"""Live streams of servers: readers that stop reading, many readers, and shutdown of the server."""
 
 import os
 import signal
@@ -18,14 +18,14 @@ from tests.stores import Stores
 TOPIC = "/v2/topics/news"
 PATTERN = "/v2/stream?match=*"
 ENGINES = ["gunicorn", "granian"]
-# Streams of one project, which gets a quarter.
+# Number of streams of a project, which is a quarter of all.
 PLACES = 2
 CONFIG = f"[server]\nthreads = 24\nmax_waiters = 4\nmax_streams = {4 * PLACES}\n"
 RECONNECTS = 200
 LARGE = "x" * 200_000
-# Large messages: more than the kernels of both sides keep for a connection, and less than the log does.
+# Number of large messages: more than the kernels of both sides buffer for a connection, and less than the log keeps.
 BACKLOG = 60
-# Of a server with sleeping readers: half a minute is too long for a test.
+# Settings of a server with stalled readers: half a minute is too long for a test.
 PATIENCE = """\
 import zq.core.streams
 zq.core.streams.STALL_TIMEOUT = 2.0
@@ -40,13 +40,13 @@ def publish(server: ZqServer, *bodies: str) -> Answer:
 
 
 def place(server: ZqServer) -> bool:
-    """Whether another stream is taken now; it is left at once."""
+    """Return whether another stream is accepted now, and close it at once."""
     with Stream(server.url, PATTERN) as stream:
         return stream.answer.status == 200
 
 
 def opened(server: ZqServer, last: str) -> Stream | None:
-    """A stream that is resumed, if there is a place."""
+    """Return a resumed stream, or None if no slot is free."""
     stream = Stream(server.url, PATTERN, last=last)
     if stream.answer.status == 200:
         return stream
@@ -60,7 +60,7 @@ def next_bodies(events: Iterator[Event], count: int) -> list[str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_reader_that_stops_reading_is_dropped_and_slows_nobody(engine: str, tmp_path: Path) -> None:
-    """Its place becomes free, what it left unread it gets when it resumes, and posts were as quick as ever."""
+    """The reader's slot becomes free, the reader gets unread messages when it resumes, and posts are not slowed."""
     (tmp_path / "sitecustomize.py").write_text(PATIENCE)
     env = {"PYTHONPATH": str(tmp_path)}
     with (
@@ -89,7 +89,7 @@ def test_a_reader_that_stops_reading_is_dropped_and_slows_nobody(engine: str, tm
 
 
 def left(stream: Stream) -> list[Event]:
-    """What still comes of a stream that was dropped: under gunicorn it breaks off, Granian ends it in good order."""
+    """Return the remaining events of a dropped stream: gunicorn breaks it off, Granian ends it properly."""
     events = []
     with suppress(Lost):
         for event in stream.events():
@@ -104,7 +104,7 @@ def left(stream: Stream) -> list[Event]:
 def test_the_end_of_a_server_ends_its_streams_in_good_order(
     driver: str, engine: str, stores: Stores, tmp_path: Path
 ) -> None:
-    """SIGTERM: what was published before is told, the last chunk comes, and nothing waits for the readers."""
+    """At SIGTERM, earlier messages are sent, the last chunk is sent, and shutdown does not wait for readers."""
     with ZqServer(stores.empty(driver, tmp_path, "a"), engine=engine) as server, ExitStack() as stack:
         streams = [stack.enter_context(Stream(server.url, path)) for path in (PATTERN, f"{TOPIC}/stream")]
         publish(server, "last words")
@@ -121,19 +121,21 @@ def test_the_end_of_a_server_ends_its_streams_in_good_order(
 
 
 def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """Its thread waits for it to read; it is hung up on soon after the signal."""
+    """The reader's thread blocks in a send; the connection is closed soon after the signal."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Stream(server.url, PATTERN, slow=True):
         for number in range(BACKLOG):
             publish(server, f"{number} {LARGE}")
         os.kill(server.pid, signal.SIGTERM)
-        assert server.wait(25) == 0, server.output  # sooner than its usual patience and the engine's, which are 30 s
+        assert server.wait(25) == 0, server.output  # sooner than the stream's and the engine's usual timeouts of 30 s
         assert "Traceback" not in server.output
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_streams_leave_threads_for_work_and_places_for_others(engine: str, tmp_path: Path) -> None:
-    """With every place taken another stream is refused with a time to come back, and work goes on. Whoever leaves is
-    noticed, a reader that reconnects in a loop too."""
+    """With all slots used, a stream is refused with Retry-After, and other requests work.
+
+    Every disconnect is noticed, even of a reader that reconnects in a loop.
+    """
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=CONFIG) as server, ExitStack() as stack:
         streams = [stack.enter_context(Stream(server.url, PATTERN)) for _ in range(PLACES)]
         refused = ask(server.url, "GET", PATTERN)

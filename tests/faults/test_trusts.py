@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribers of ``trust+http``, before a stand-in for Keystone (contract 9.2, 9.9, criterion E6)."""
+"""``trust+http`` subscribers with a simulated Keystone (contract 9.2, 9.9, criterion E6)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ PATH = "/v2/queues/jobs/subscriptions"
 
 
 class Place(NamedTuple):
-    """``sink``: a service of the catalogue; ``other``: one that is in none."""
+    """A server with two receivers: ``sink`` is a service of the catalogue, ``other`` is not."""
 
     keystone: Keystone
     sink: Sink
@@ -35,7 +35,7 @@ class Place(NamedTuple):
         return f"{PATH}/{answer.document['subscription_id']}"
 
     def agree(self, item: str) -> None:
-        """Agree as the service does that was asked: the owner may not."""
+        """Confirm as the service that got the confirmation request; the owner must not."""
         assert self.ask(ANN, "PUT", f"{item}/confirm", {"confirmed": True}).status == 403
         id = item.rpartition("/")[2]
         [asked] = wait_for(
@@ -63,7 +63,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def test_a_delivery_goes_out_in_the_name_of_whoever_subscribed(place: Place) -> None:
-    """With a token of his trust, which nobody sees."""
+    """The delivery has a token of the subscriber's trust, which callers cannot see."""
     item = place.subscribe(ANN, "/queues/good", a=1)
     [trust] = place.keystone.trusts
     assert (trust["trustor_user_id"], trust["trustee_user_id"]) == ("id-of-ann", f"id-of-{SERVICE.name}")
@@ -80,7 +80,7 @@ def test_a_delivery_goes_out_in_the_name_of_whoever_subscribed(place: Place) -> 
 
 
 def test_a_trust_that_has_ended_ends_deliveries(place: Place) -> None:
-    """Nothing goes out without a token."""
+    """Without a token no delivery is sent."""
     place.keystone.ended.add("ann")
     place.subscribe(ANN, "/queues/good")
     wait_for(lambda: place.keystone.refused > 1, 60, "a second try")
@@ -88,7 +88,7 @@ def test_a_trust_that_has_ended_ends_deliveries(place: Place) -> None:
 
 
 def test_who_changes_it_does_so_in_his_own_name(place: Place) -> None:
-    """Another of the project cannot send what he likes with the first one's authority."""
+    """Another user of the project cannot send deliveries with the first user's authority."""
     item = place.subscribe(ANN, "/queues/good")
     assert place.ask(BOB, "PATCH", item, {"options": {"post_data": '"$zaqar_message$"'}}).status == 204
     place.agree(item)
@@ -100,7 +100,7 @@ def test_who_changes_it_does_so_in_his_own_name(place: Place) -> None:
 
 
 def test_tokens_go_to_the_catalogue_alone(place: Place) -> None:
-    """And nobody names a trust, for it might be another's."""
+    """A caller cannot name a trust, which could be another user's."""
     for subscriber, said in (
         (f"trust+{place.other.url}/queues/x", "catalogue"),
         (f"trust+{place.sink.url}/elsewhere", "catalogue"),
@@ -116,13 +116,13 @@ def test_tokens_go_to_the_catalogue_alone(place: Place) -> None:
 
 @pytest.mark.parametrize("place", [""], indirect=True)
 def test_tokens_are_not_sent_without_tls(place: Place) -> None:
-    """Unless the operator says so."""
+    """An option of the operator allows it."""
     refused = place.ask(ANN, "POST", PATH, {"subscriber": f"trust+{place.sink.url}/queues/x"})
     assert (refused.status, "TLS" in refused.document["description"]) == (400, True)
 
 
 def test_while_keystone_is_away_nobody_subscribes(place: Place) -> None:
-    """503, though its token is remembered."""
+    """The server answers 503, although it has cached its own token."""
     token = place.keystone.token("ann")
     headers = {"X-Project-ID": "a11", "X-Auth-Token": token}
     assert ask(place.server.url, "GET", PATH, headers=headers).status == 200

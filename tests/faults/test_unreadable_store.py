@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that cannot be opened: a sentence that names it and an exit code, never a traceback."""
+"""Stores that cannot be opened: the error names the store, and there is an exit code and no traceback."""
 
 import os
 import subprocess
@@ -20,14 +20,14 @@ for capability in CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH:
     assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""Runs a command of root without the right to read and write every file."""
+"""Runs a command of root without the privilege to read and write every file."""
 POST = {"messages": [{"body": "kept", "ttl": 600}]}
 
 
 @pytest.mark.every_engine
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path, engine: str) -> None:
-    """The file stays as it is. systemd does not start the server again."""
+    """The file is unchanged, and systemd does not restart the server."""
     file = tmp_path / "store"
     file.write_text("not a store\n")
     server = ZqServer(f"rocksdb://{file}", engine=engine)
@@ -37,18 +37,18 @@ def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path, engine: str) -> 
 
 
 def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
-    """No folder can be made there."""
+    """The folder cannot be created there."""
     (tmp_path / "file").write_text("")
     assert str(tmp_path / "file") in sentence_of(ZqServer(f"rocksdb://{tmp_path}/file/store"))
 
 
 def test_a_folder_where_nothing_can_be_made_is_refused() -> None:
-    """/proc takes no folders, not even from root."""
+    """/proc allows no new folders, not even by root."""
     assert "/proc/zq-store" in sentence_of(ZqServer("rocksdb:///proc/zq-store"))
 
 
 def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
-    """The usual mistake of a service user. Root, who may write everywhere, gives that right up first."""
+    """This is the usual mistake with a service user. Root drops its privilege first."""
     folder = tmp_path / "store"
     folder.mkdir(mode=0o555)
     unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
@@ -56,7 +56,7 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: Path) -> None:
-    """By ``--check``, by a server, and as a target of ``migrate``."""
+    """This holds for ``--check``, for a server, and for a target of ``migrate``."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0)
     uri = f"rocksdb://{folder}/store"
@@ -72,7 +72,7 @@ def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: 
 @pytest.mark.every_engine
 @pytest.mark.parametrize(("engine", "code"), [("gunicorn", 75), ("granian", 1)])
 def test_an_object_store_that_does_not_answer_is_no_refusal(engine: str, code: int) -> None:
-    """systemd starts the server again."""
+    """systemd restarts the server."""
     env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     server = ZqServer("s3://bucket/prefix?endpoint=http://127.0.0.1:9", engine=engine, env=env)
     assert "unavailable" in sentence_of(server)
@@ -81,7 +81,10 @@ def test_an_object_store_that_does_not_answer_is_no_refusal(engine: str, code: i
 
 @pytest.mark.parametrize("damage", ["CURRENT", "MANIFEST-*"])
 def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) -> None:
-    """Rubbish in the file that leads to all others is reported, not repaired over; put right, it opens again."""
+    """Garbage in the file that refers to all others is reported, not repaired.
+
+    With the file restored, the store opens.
+    """
     folder = tmp_path / "store"
     uri = f"rocksdb://{folder}"
     with ZqServer(uri) as server:
@@ -99,7 +102,7 @@ def test_a_damaged_store_is_refused_and_left_alone(tmp_path: Path, damage: str) 
 
 @pytest.mark.parametrize("more", [(), ("--wait-for-store",)], ids=["", "waiting"])
 def test_a_store_that_is_damaged_where_every_start_reads_is_refused(tmp_path: Path, more: tuple[str, ...]) -> None:
-    """Waiting would not mend it; the sentence says what does."""
+    """Waiting would not help; the error names the repair."""
     folder = tmp_path / "store"
     connect(f"rocksdb://{folder}").close()
     flip(table_of(flushed(folder), "default"), 0.01)
@@ -108,7 +111,7 @@ def test_a_store_that_is_damaged_where_every_start_reads_is_refused(tmp_path: Pa
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "cut short"])
 def test_a_store_whose_table_file_is_gone_or_cut_short_is_refused_with_the_way_out(tmp_path: Path, gone: bool) -> None:
-    """The sentence names the file and the commands that help, and does not speak of another process."""
+    """The error names the file and the repair commands, and does not mention another process."""
     folder = tmp_path / "store"
     connect(f"rocksdb://{folder}").close()
     file = table_of(flushed(folder), "default")
@@ -127,5 +130,5 @@ def test_a_store_whose_table_file_is_gone_or_cut_short_is_refused_with_the_way_o
     [("nonsense://x", "nonsense"), ("no-scheme", "scheme"), ("rocksdb://host/path", "rocksdb://host/path")],
 )
 def test_a_store_uri_that_makes_no_sense_is_refused(uri: str, named: str) -> None:
-    """The sentence repeats what is wrong with it."""
+    """The error quotes the invalid part."""
     assert named in sentence_of(ZqServer(uri))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tests.servers import ZqServer
 
-# The name is not known as one of this machine.
+# The name is not known to be local.
 CONFIG = "[server]\ntrust_network = true\n"
-# Resolves a name until a file is there.
+# Resolves a name until a file exists.
 RESOLVER = """\
 import os, socket
 resolve = socket.gethostbyname

@@ -38,7 +38,7 @@ OLD, NEW = ("0.1",), ("0.1", "0.2")
 
 @pytest.fixture
 def old(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> LevelWatch:
-    """A process of the earlier version. From now on, this process is of the new version."""
+    """Return a process of the earlier version. From now on, this process is of the new version."""
     support(monkeypatch, *OLD)
     watch = LevelWatch(storage, 8888, True)
     support(monkeypatch, *NEW)
@@ -138,7 +138,7 @@ def test_a_server_that_starts_while_an_upgrade_is_finished_prevents_it(
 
 
 def test_a_server_that_starts_after_an_announcement_ends(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It publishes its record before it checks the level, and does not leave the record behind."""
+    """The server publishes its record before it checks the level, and does not leave the record behind."""
     put = storage.documents.put
 
     def put_and_announce(*arguments: Any, **terms: Any) -> bool:
@@ -161,7 +161,7 @@ def test_a_refused_command_withdraws_the_announcement_of_an_interrupted_one(stor
 
 
 def test_a_server_ends_if_the_level_was_raised_without_it(storage: Storage, old: LevelWatch) -> None:
-    """A machine that stood still for longer than its record lived, for example."""
+    """For example, its machine may have been suspended for longer than its record is kept."""
     ended, seen = list[int](), list[int]()
     watch = LevelWatch(storage, 8888, True, seen.append, lambda: ended.append(1))
     watch.refresh()
@@ -216,7 +216,7 @@ def test_a_start_waits_for_a_store_that_becomes_unavailable(monkeypatch: pytest.
 def test_a_server_ends_at_once_if_the_level_is_not_supported_or_unreadable(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not serve further requests, as a deposed server does."""
+    """Like a deposed server, it serves no further requests."""
     ended = list[int]()
     monkeypatch.setattr(lifecycle.os, "_exit", ended.append)
     monkeypatch.setattr(lifecycle, "LAST_RESPONSES", 2.0)
@@ -243,7 +243,7 @@ def test_a_server_restores_a_level_that_the_store_has_lost(storage: Storage, mon
 
 
 def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for the store only briefly, and leaves its record to expire."""
+    """The server waits for the store only briefly, and lets its record expire."""
     monkeypatch.setattr(level_watch, "INTERVAL", 0.0)
     monkeypatch.setattr(level_watch, "STOP_TIMEOUT", 0.1)
     watch, called, released = LevelWatch(storage, 8888, True), Event(), Event()
@@ -259,7 +259,7 @@ def test_a_server_stops_although_the_store_does_not_answer(storage: Storage, mon
 
 
 def test_a_server_removes_its_record_after_its_last_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expired messages are removed until then."""
+    """Maintenance still removes expired messages until then."""
     monkeypatch.setenv("OS_STORAGE__URI", "memory:")
     registered = list[Any]()
     monkeypatch.setattr(application, "atexit", SimpleNamespace(register=registered.append))
@@ -346,7 +346,7 @@ def test_the_command_refuses_an_embedded_store_of_a_server_of_another_version(mo
 
 
 def test_finish_of_another_command_is_refused() -> None:
-    """A forgotten name of the command does not start a server."""
+    """A missing name of the command does not start a server."""
     done = run("--finish", "--store", "memory:")
     assert done.code == 2
     assert "--status or --finish does not apply to this command" in done.error
@@ -361,7 +361,7 @@ def test_the_command_creates_no_store(store_uri: str) -> None:
 
 
 def test_the_command_lists_the_servers(store_uri: str) -> None:
-    """An embedded store is asked through its server, and after its server has stopped."""
+    """The command queries an embedded store through its server, and directly after the server has stopped."""
     first = "The store has level 1. zq 0.1.0 supports level 1.\n"
     last = "There is no upgrade to finish.\n"
     with ZqServer(store_uri) as server:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A caller that may not send a body is refused by the head alone (attack A4): the body is not read, and the store is
-not asked for what is no credential by its form. Under gunicorn it is the proxy that reads bodies.
+"""Refusals by the headers of callers that may not send a body: the body is not read (attack A4).
+
+A malformed credential does not query the store. Under gunicorn the proxy reads bodies.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from zq.auth.tokens import format_token
 pytestmark = pytest.mark.parametrize("engine", ["granian"])
 BODY = 256 * 1024
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[server]\nbody_timeout = 20\nhead_timeout = 20\n"
-# Seconds within which a refusal comes on a busy machine, and long before the server would give up on the body.
+# Seconds within which a refusal arrives on a busy machine, long before the server's timeout for the body.
 AT_ONCE = 10.0
 UNKNOWN = f"Authorization: Bearer {format_token('0' * 10, '0' * 43)}\r\n"
 LENGTHS = {"length": f"Content-Length: {BODY}\r\n", "chunks": "Transfer-Encoding: chunked\r\n"}
@@ -28,7 +29,7 @@ LENGTHS = {"length": f"Content-Length: {BODY}\r\n", "chunks": "Transfer-Encoding
 
 @pytest.fixture
 def guarded(engine: str, tmp_path: Path) -> Iterator[tuple[ZqServer, str]]:
-    """A server that asks for tokens, and a header with one."""
+    """Return a server that requires tokens, and a header with a token."""
     uri = f"rocksdb://{tmp_path}/store"
     credential = new_token(uri, "acme")
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
@@ -36,7 +37,7 @@ def guarded(engine: str, tmp_path: Path) -> Iterator[tuple[ZqServer, str]]:
 
 
 def announced(server: ZqServer, credential: str, length: str = LENGTHS["length"], more: str = "") -> socket.socket:
-    """A connection on which the head of a post was sent, and nothing of its body."""
+    """Return a connection with the headers of a post, and nothing of its body."""
     connection = socket.create_connection(("127.0.0.1", server.port), AT_ONCE)
     head = f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\n{length}{credential}{more}\r\n"
     connection.sendall(head.encode())
@@ -44,7 +45,7 @@ def announced(server: ZqServer, credential: str, length: str = LENGTHS["length"]
 
 
 def everything(connection: socket.socket) -> bytes:
-    """All that comes until the server says that no more does. Raises ``TimeoutError`` if that takes long."""
+    """Return all bytes until the server closes its side. Raises ``TimeoutError`` if that takes long."""
     got = b""
     with contextlib.suppress(ConnectionResetError):
         while piece := connection.recv(65536):
@@ -55,7 +56,7 @@ def everything(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize("length", rotated(list(LENGTHS), 1))
 @pytest.mark.parametrize("credential", ["", "Authorization: Basic YTpi\r\n", UNKNOWN], ids=["none", "other", "unknown"])
 def test_a_stranger_is_refused_by_its_head(guarded: tuple[ZqServer, str], credential: str, length: str) -> None:
-    """401 with ``Connection: close``, though nothing of the body was sent; and no ``100 Continue`` before it."""
+    """The server answers 401 with ``Connection: close`` before any byte of the body, and sends no ``100 Continue``."""
     server, _ = guarded
     with announced(server, credential, LENGTHS[length], "Expect: 100-continue\r\n") as connection:
         answer = everything(connection)
@@ -65,7 +66,7 @@ def test_a_stranger_is_refused_by_its_head(guarded: tuple[ZqServer, str], creden
 
 
 def test_one_who_fails_too_often_is_refused_by_its_head(guarded: tuple[ZqServer, str]) -> None:
-    """429, as soon as its address has failed so often."""
+    """The server answers 429 once its address has failed too often."""
     server, _ = guarded
     statuses = set()
     for _ in range(3 * BURST):
@@ -78,8 +79,10 @@ def test_one_who_fails_too_often_is_refused_by_its_head(guarded: tuple[ZqServer,
 
 @pytest.mark.parametrize("valid", [False, True])
 def test_a_body_that_nobody_wants_is_not_read(guarded: tuple[ZqServer, str], valid: bool) -> None:
-    """One that goes on sending is stopped by its own buffers, or by the connection's end: a stranger, and a tenant with
-    a body far beyond the bound."""
+    """A sender is stopped by full buffers or the end of the connection.
+
+    This holds for a client without a credential and for a tenant with a body far beyond the limit.
+    """
     server, token = guarded
     credential = token if valid else ""
     with announced(server, credential, f"Content-Length: {1 << 30}\r\n") as connection:
@@ -92,7 +95,7 @@ def test_a_body_that_nobody_wants_is_not_read(guarded: tuple[ZqServer, str], val
 
 
 def test_a_credential_that_is_looked_up_has_its_body_read(guarded: tuple[ZqServer, str]) -> None:
-    """Its first request, which no process knows yet, is as good as the others; so is one in pieces."""
+    """The first request of a credential that no process has cached works, also in pieces."""
     server, credential = guarded
     client = "Client-ID: 30387f00c63a4a30ac1f3e2cf1b0c3a1\r\n"
     body = b'{"messages": [{"body": "' + b"x" * 100_000 + b'"}]}'

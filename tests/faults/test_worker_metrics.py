@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several worker processes count together: any of them tells what all have done, dead ones too."""
+"""Metrics of several worker processes: each page has the totals of all, including dead ones."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.stores import RedisServer, StoreServer
 WORKERS, WAITERS = 2, 7
 CONFIG = f"[server]\nworkers = {WORKERS}\nmax_waiters = {WAITERS}\n"
 POSTS = "/v2/queues/jobs/messages"
-# So many pages come from both workers: each is asked for on a connection of its own.
+# This many pages include both workers, because each is requested on a connection of its own.
 SCRAPES = 8
 
 
@@ -27,7 +27,7 @@ def store() -> Iterator[StoreServer]:
 
 
 def figures(server: ZqServer) -> dict[str, float]:
-    """The samples of a page without those of histograms, by name and labels."""
+    """Return the samples of a page except histograms, by name and labels."""
     page = ask(server.url, "GET", "/metrics", headers={"Accept": "text/plain"})
     assert page.status == 200
     return {
@@ -39,14 +39,14 @@ def figures(server: ZqServer) -> dict[str, float]:
 
 
 def post(server: ZqServer, count: int) -> None:
-    """So many messages, each by a request and a connection of its own."""
+    """Post ``count`` messages, each by a request and a connection of its own."""
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda body: ask(server.url, "POST", POSTS, {"messages": [{"body": body}]}), range(count))
         assert [answer.status for answer in answers] == [201] * count
 
 
 def agree(server: ZqServer, posted: int) -> None:
-    """Every page tells of so many messages and requests, of every worker's places to wait, and of one store."""
+    """Assert that every page has these counts of messages and requests, every worker's slots, and one store."""
 
     def told() -> bool:
         pages = [figures(server) for _ in range(SCRAPES)]
@@ -56,7 +56,7 @@ def agree(server: ZqServer, posted: int) -> None:
             and page["zq_waiters_limit"] == WORKERS * WAITERS
             and page["zq_waiters"] == 0
             and page["zq_store_up"] == 1
-            and 60 <= page["zq_queue_messages ready"] <= posted  # what was seen ten seconds ago
+            and 60 <= page["zq_queue_messages ready"] <= posted  # ten seconds old
             for page in pages
         )
 
@@ -64,7 +64,7 @@ def agree(server: ZqServer, posted: int) -> None:
 
 
 def folder_of(server: ZqServer) -> Path:
-    """Where its workers count: its master holds the owner's file open."""
+    """Return the folder of the workers' counters: the master keeps the owner's file open."""
     opened = [os.path.realpath(link) for link in Path(f"/proc/{server.pid}/fd").iterdir()]
     [owner] = [Path(path) for path in opened if "zq-metrics-" in path]
     return owner.parent
@@ -72,7 +72,7 @@ def folder_of(server: ZqServer) -> Path:
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_workers_are_counted_together(store: StoreServer, engine: str) -> None:
-    """Over a worker that is killed and replaced; in the end nothing is left of it."""
+    """Counts survive a killed and replaced worker; in the end no file is left."""
     with ZqServer(f"{store.uri.rpartition('/')[0]}/{len(engine)}", engine=engine, config=CONFIG) as server:
         post(server, 60)
         agree(server, 60)

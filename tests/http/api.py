@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tenant's view of an app under test; every answer is checked against the rules of contract 1.4 and 1.8."""
+"""A test client for one tenant, which checks every response against the rules of contract 1.4 and 1.8."""
 
 import json
 import re
@@ -23,37 +23,38 @@ RESERVED = {
     "_max_claim_count": None,
     "_enable_encrypt_messages": False,
 }
-"""What a queue without metadata shows (6.1)."""
+"""Metadata in the response for a queue without metadata of its own (6.1)."""
 
 TOPIC_RESERVED = {key: RESERVED[key] for key in list(RESERVED)[:3]}
-"""What a topic without metadata shows (13)."""
+"""Metadata in the response for a topic without metadata of its own (13)."""
 
 
 class Kind(NamedTuple):
-    """Queues or topics: what is the same of both is tested for both."""
+    """Queues or topics, for tests of behaviour that both share."""
 
     word: str
     shown: dict[str, Any]
 
     @property
     def path(self) -> str:
-        """Where they are listed."""
+        """Return the path of the listing."""
         return f"/v2/{self.word}s"
 
 
 KINDS = [Kind("queue", RESERVED), Kind("topic", TOPIC_RESERVED)]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TERSE = ("404 Not Found", "405 Method Not Allowed", "Internal server error")
-"""Titles that may stand without a description."""
+"""Titles of errors that may have no description."""
 
 Headers = Mapping[str, str | None]
 NO_HEADERS: Headers = MappingProxyType({})
 
 
 class Api:
-    """Requests with a client id and a project, for the ``status`` that the caller expects.
+    """A test client with a client id and a project, which checks the status of each response.
 
-    ``project_suffix`` ends every project id, so that tests can share a store. ``environ`` is WSGI's.
+    ``project_suffix`` ends every project id, so that tests can share a store. ``environ`` is added to the WSGI
+    environment.
     """
 
     def __init__(
@@ -72,25 +73,25 @@ class Api:
         self._headers = {"Client-ID": client, "X-Project-ID": self.project}
 
     def tenant(self, project: str = "acme", client: str = CLIENT) -> "Api":
-        """The same app, seen by another project or client."""
+        """Return a client of the same app for another project or client id."""
         return Api(self.app, self._realm, project, client)
 
     def fresh(self) -> "Api":
-        """Return the same app, seen by a project that has nothing yet: one for each row of a table."""
+        """Return a client of the same app for a new, empty project, such as one for each row of a table."""
         return Api(self.app, f"-{uuid4().hex[:12]}")
 
     def mounted(self, at: str) -> "Api":
-        """The same app under a script name."""
+        """Return a client of the same app under a script name."""
         return Api(self.app, self._realm, SCRIPT_NAME=at)
 
     def unchecked(self, **environ: Any) -> "Api":
-        """The same app, handed requests that no WSGI server should let through."""
+        """Return a client of the same app that also sends requests which a WSGI server must reject."""
         return Api(self.app, self._realm, lint=False, **environ)
 
     def call(
         self, method: str, path: str, status: int | None, body: Any = None, headers: Headers = NO_HEADERS
     ) -> TestResponse:
-        """Send a request; ``bytes`` travel as they are, other bodies as JSON; a header of None is left out."""
+        """Send a request. Send ``bytes`` unchanged and other bodies as JSON; omit headers that are ``None``."""
         merged = {name: value for name, value in {**self._headers, **headers}.items() if value is not None}
         content = {} if body is None else {"body": body if isinstance(body, bytes) else json.dumps(body).encode()}
         response = self._web.request(path, method=method, headers=merged, expect_errors=True, **content)
@@ -112,35 +113,35 @@ class Api:
         return self.call("DELETE", path, status, headers=headers)
 
     def patch(self, path: str, status: int, body: Any = None, headers: Headers = NO_HEADERS) -> TestResponse:
-        """PATCH, with the media type that a queue wants."""
+        """Send a PATCH request with the media type that patches of a queue require."""
         return self.call("PATCH", path, status, body, {"Content-Type": PATCH_TYPE, **headers})
 
     def send(self, queue: str, *bodies: Any, **fields: Any) -> list[str]:
-        """Post one message per body; their ids."""
+        """Post one message per body and return the ids of the messages."""
         posted = self.post(
             f"/v2/queues/{queue}/messages", 201, {"messages": [{"body": body, **fields} for body in bodies]}
         )
         return [href.rsplit("/", 1)[1] for href in posted.json["resources"]]
 
     def seen(self, queue: str, query: str = "echo=true&limit=20") -> list[Any]:
-        """The bodies that a listing shows."""
+        """Return the bodies of the messages in a listing."""
         return [message["body"] for message in self.get(f"/v2/queues/{queue}/messages?{query}", 200).json["messages"]]
 
     def claim(self, queue: str, limit: int = 10, **terms: int) -> tuple[str, list[Any]]:
-        """Claim at least one message: the claim's path, and the messages."""
+        """Claim at least one message. Return the path of the claim and the messages."""
         made = self.post(f"/v2/queues/{queue}/claims?limit={limit}", 201, terms)
         return made.headers["Location"], made.json["messages"]
 
     def queues(self) -> list[str]:
-        """The names of the project's queues (at most 20)."""
+        """Return the names of the project's queues (at most 20)."""
         return self.names(KINDS[0])
 
     def names(self, kind: Kind) -> list[str]:
-        """The names of the project's queues or topics (at most 20)."""
+        """Return the names of the project's queues or topics (at most 20)."""
         return [thing["name"] for thing in self.get(f"{kind.path}?limit=20", 200).json[f"{kind.word}s"]]
 
     def pages(self, path: str, key: str) -> list[list[Any]]:
-        """Follow the next links until a page comes back empty, as clients do; the last page is the empty one."""
+        """Follow the next links until a page is empty, as clients do. Return all pages including the empty one."""
         pages: list[list[Any]] = []
         while not pages or pages[-1]:
             assert len(pages) < 100, "the loop of 1.9 does not end"
@@ -152,7 +153,7 @@ class Api:
 
 
 def obeys_the_common_rules(response: TestResponse, said: str) -> None:
-    """Contract 1.4 and 1.8: request id, media type, shape of an error."""
+    """Assert the rules of contract 1.4 and 1.8: request id, media type, and form of an error."""
     assert _REQUEST_ID.fullmatch(response.headers.get("X-OpenStack-Request-ID", "")), said
     assert response.headers.get("Location", "/v2/").startswith("/v2/"), said
     if response.status_int == 204:
@@ -171,7 +172,7 @@ def obeys_the_common_rules(response: TestResponse, said: str) -> None:
 
 
 def query_of(href: str) -> dict[str, str]:
-    """The query parameters of a link; names must not repeat."""
+    """Return the query parameters of a link; fail if a name repeats."""
     pairs = parse_qsl(urlsplit(href).query, keep_blank_values=True)
     assert len(dict(pairs)) == len(pairs), href
     return dict(pairs)

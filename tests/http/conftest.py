@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition under test: an app on an open store, or on one that nobody may ask.
+"""Fixtures for HTTP tests: an app on an open store, or on a store that fails every call.
 
-All tests of this folder share one open store per driver, because opening one costs more than most of them:
-each test works in projects of its own, whose ids end in its ``project_suffix``.
+All tests of this folder share one open store per driver, because opening a store takes longer than most tests. Each
+test works in projects of its own, whose ids end in its ``project_suffix``.
 """
 
 import threading
@@ -42,31 +42,32 @@ Compose = Callable[..., Api]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests in memory, and those marked ``every_store`` on every store.
+    """Run the tests in memory, and tests marked ``every_store`` on every store.
 
-    The mark is for what store and wire decide together: markers, pages, waits, and what a second server sees.
+    The mark is for behaviour that the store and the HTTP layer determine together: markers, pages, waiting requests,
+    and what a second server sees.
     """
     metafunc.definition.add_marker("embedded")
 
 
 @pytest.fixture(scope="package", autouse=True)
 def quick_routers() -> Iterator[None]:
-    """An app here is made in a fifth of the time."""
+    """Reuse compiled routes, so that building an app takes a fifth of the time."""
     with known_routes():
         yield
 
 
 @pytest.fixture
 def own_routers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apps of this test have Falcon's router, which tells its routes."""
+    """Use Falcon's own router, which lists its routes, for the apps of this test."""
     monkeypatch.setattr(routing, "DefaultRouter", CompiledRouter)
 
 
 @pytest.fixture(scope="package")
 def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """One open store of each driver for the whole folder."""
+    """Return the open store that all tests of the folder share, one per driver."""
     folder = tmp_path_factory.mktemp("http")
-    # Nothing is cut off here: what outlives a loss of power is proven elsewhere.
+    # No test here crashes the store. Other tests cover durability after a power failure.
     options = {"sync": "never"} if store_name == "rocksdb" else options_of(store_name, folder)
     opened = connect(stores.empty(store_name, folder, "b"), options)
     yield opened
@@ -76,13 +77,13 @@ def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def project_suffix() -> str:
-    """The end of this test's project ids."""
+    """Return the suffix of this test's project ids."""
     return f"-{uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compose:
-    """Build an app with other limits or options on the folder's store."""
+    """Return a function that builds an app with other limits or options on the shared store."""
 
     def build(
         checksum: bool = False,
@@ -128,32 +129,32 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.word)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Queues, then topics: for what they have in common."""
+    """Return queues and then topics, for tests of behaviour that both share."""
     found: Kind = request.param
     return found
 
 
 @pytest.fixture
 def url(kind: Kind) -> str:
-    """One of the kind."""
+    """Return the URL of a queue or topic."""
     return f"{kind.path}/jobs"
 
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """Project ``acme`` on a server with every default."""
+    """Return a client of project ``acme`` on a server with default settings."""
     return compose()
 
 
 @pytest.fixture
 def scoped(compose: Compose, project_suffix: str) -> Scoped:
-    """Callers with scopes, on a server with every default."""
+    """Return callers with scopes on a server with default settings."""
     return Scoped(lambda options: compose(app=options).app, project_suffix)
 
 
 @pytest.fixture
 def gate() -> Callable[..., Api]:
-    """Build an app whose store answers nothing but 500: for requests that must not get that far."""
+    """Return a function that builds an app on a failing store, for requests that must be refused earlier."""
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
@@ -164,11 +165,11 @@ def gate() -> Callable[..., Api]:
 
 @pytest.fixture
 def door(gate: Callable[..., Api]) -> Api:
-    """Project ``acme`` on a server whose store nobody may ask."""
+    """Return a client of project ``acme`` on a server that must refuse requests before it accesses the store."""
     return gate()
 
 
 @pytest.fixture
 def zaqars(gate: Callable[..., Api]) -> Api:
-    """The same with Zaqar's bounds, as its own tests expect them."""
+    """Return a client like ``door`` with the limits of Zaqar, which Zaqar's own tests expect."""
     return gate(limits=Limits(max_messages_per_page=20, max_messages_per_claim_or_pop=20))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An application as the edge drives it: short requests inline with a ticket, and pending answers step by step."""
+"""A WSGI application that drives zq's app as an engine does: short requests inline, pending responses by polling."""
 
 import io
 import threading
@@ -14,7 +14,7 @@ from zq.storage.inline import Ticket
 
 
 class Driven:
-    """A WSGI application around ``app``. ``inline``, ``settled`` and ``attempts`` count what was done for it."""
+    """A WSGI application around ``app``, which counts inline requests, waits for a commit, and polls."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -26,7 +26,7 @@ class Driven:
             return self.app(environ, start_response)
         try:
             body = environ["wsgi.input"].read(int(length)) if int(length) else b""
-        except OSError:  # it will be raised again
+        except OSError:  # the app reads again and raises it
             return self.app(environ, start_response)
         environ["wsgi.input"] = io.BytesIO(body)
         environ[HANDOVER] = handover = Handover()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests generated from the OpenAPI document, right and wrong ones, against the application on an open store.
+"""Valid and invalid requests, generated from the OpenAPI document and sent to the application on an open store.
 
-Hypothesis generates them with a seed. Every answer must be one that the document describes. ``ZQ_FUZZ_STORE`` names the
-store, by default ``memory``.
+Hypothesis generates them with a seed. The document must describe every response. ``ZQ_FUZZ_STORE`` names the store, by
+default ``memory``.
 """
 
 import copy
@@ -48,7 +48,7 @@ from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
 LIMITS = Limits(max_wait=0, max_messages_post_size=20000)
-"""Nothing waits."""
+"""Limits with which no request waits."""
 CHECKS = [
     schemathesis.checks.status_code_conformance,
     schemathesis.checks.content_type_conformance,
@@ -64,17 +64,17 @@ UNSAID = re.compile(
     "|sort must be one of in, name|marker must be the marker in the link|attributes must have at most|must be base64"
     "|must be a number from -10|attributes.* must not be empty|must not have control characters"
 )
-"""Of rules between members, or with what is in the store; and of what is not built."""
+"""Errors that a schema cannot express: rules between members or about stored data, and missing features."""
 STORE = os.environ.get("ZQ_FUZZ_STORE", "memory")
 NUMBERS = count()
-"""Of projects."""
-# Of which no request can break a schema.
+"""Numbers for the names of projects."""
+# Paths whose schemas no request can violate.
 NOTHING_WRONG = ("/v2/admin/rekey", "/v2/servers")
 FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
 CLAIM, NAME, SUBSCRIPTION = "c" * 32, "a.b", "5" * 32
 ETL = ["etl", "none"]
 PUBLISHED = "1"
-"""What Redis does not call the first message of a topic."""
+"""A message id that Redis never gives to the first message of a topic."""
 MESSAGES = [FREE, HELD, LEASED, NAMED, GONE, DEAD, "none", PUBLISHED]
 CLAIMS, QUEUES = [CLAIM, NAME], ["jobs", "dead"]
 MANY = [*MESSAGES, *(f"unknown-{number}" for number in range(50))]
@@ -92,12 +92,12 @@ REAL = {
     "expires": [format_time(time.time() + 86400)],
     "X-Project-ID": ["acme"],
 }
-"""By the name of a parameter or a member: what the furnished project has of the kind."""
+"""Existing names and ids of the furnished project, by the name of the parameter or member."""
 METADATA = b'{"_history_ttl": 600, "_dead_letter_queue": "new", "_max_claim_count": 1, "_redelivery_delay": 5}'
 
 
 def furnish(storage: Storage, project: str, now: float) -> None:
-    """A project with one of everything."""
+    """Create one object of every kind in the project."""
     jobs, dead = QueueRef(project, "jobs"), QueueRef(project, "dead")
 
     def post(queue: QueueRef, message: str) -> None:
@@ -130,9 +130,9 @@ def subscribe(storage: Storage, source: Source, one: Subscription, now: float) -
 
 
 def blank(value: Any) -> bool:
-    """Whether a parameter of this value, or a part of it, counts as absent (contract 1.5), and so breaks no schema.
+    """Return whether the value, or an item of it, counts as absent (contract 1.5), and so violates no schema.
 
-    An object has no form in a query: it is left out or sent as a text, which may be right.
+    A query cannot express an object: the request omits it or sends a string, which may be valid.
     """
     if isinstance(value, list):
         return not value or any(map(blank, value))
@@ -140,7 +140,7 @@ def blank(value: Any) -> bool:
 
 
 def narrowed(value: Any) -> Any:
-    """Requests that name what is there: a copy of part of a document, its names and ids those of ``REAL``."""
+    """Return a copy of a part of the document that restricts names and ids to values of ``REAL``."""
     if isinstance(value, list):
         return [narrowed(each) for each in value]
     if not isinstance(value, dict):
@@ -155,7 +155,7 @@ def narrowed(value: Any) -> Any:
 
 
 def chosen(schema: dict[str, Any], values: list[str]) -> dict[str, Any]:
-    """A schema with a string of ``values`` in the place of any string."""
+    """Return the schema with its strings restricted to ``values``."""
     if "anyOf" in schema:
         return schema | {"anyOf": [chosen(each, values) for each in schema["anyOf"]]}
     if schema.get("type") == "array":
@@ -168,7 +168,10 @@ def chosen(schema: dict[str, Any], values: list[str]) -> dict[str, Any]:
 
 
 def whole(value: Any) -> Any:
-    """The value with 2 for 2.0: one integer to JSON Schema, two things to zq (contract 1.6)."""
+    """Return the value with floats such as 2.0 as integers.
+
+    JSON Schema treats 2.0 as an integer; zq does not (contract 1.6).
+    """
     if isinstance(value, list):
         return [whole(each) for each in value]
     if isinstance(value, dict):
@@ -177,7 +180,7 @@ def whole(value: Any) -> Any:
 
 
 def sealed(value: Any) -> Any:
-    """Bodies that hold nothing but what is written down: a copy of schemas in which objects are closed."""
+    """Return a copy of schemas in which objects allow only the documented members."""
     if isinstance(value, list):
         return [sealed(each) for each in value]
     if not isinstance(value, dict):
@@ -188,13 +191,16 @@ def sealed(value: Any) -> Any:
 
 
 def asked(start: object, schemas: dict[str, Any]) -> set[str]:
-    """The schemas that requests use."""
+    """Return the names of the schemas that the parts of the document under ``start`` reference."""
     found = {reference.rsplit("/", 1)[1] for reference in references(start)} & schemas.keys()
     return found.union(*(asked(schemas[name], schemas) for name in found))
 
 
 def tailored(right: bool) -> Any:
-    """The document with answers sealed; for ``right`` requests with what is there to name, for wrong ones as it is."""
+    """Return the document with closed response schemas.
+
+    For valid requests, names and ids are restricted to existing ones.
+    """
     made = copy.deepcopy(document(LIMITS))
     parts, paths = made["components"], made["paths"]
     operations = [operation for item in paths.values() for operation in item.values()]
@@ -207,19 +213,20 @@ def tailored(right: bool) -> Any:
     if right:
         made["paths"], parts["parameters"] = narrowed(paths), narrowed(parts["parameters"])
     else:
-        # Contract 1.3: counted only where there is a queue. Contract 7.2: looked at only on delayed queues.
+        # Contract 1.3: the length is checked only if the request names a queue. Contract 7.2: a delay is checked only
+        # on delayed queues.
         del parts["parameters"]["X-Project-ID"]["schema"]["maxLength"]
         parts["schemas"]["Posted"]["properties"]["delay"] = {}
     return schemathesis.openapi.from_dict(made)
 
 
 def endless(operation: Any) -> bool:
-    """Whether the answer ends only when somebody hangs up."""
+    """Return whether the response ends only when the client disconnects."""
     return bool(operation.path.endswith("/stream"))
 
 
 schemathesis.serializer.alias(PATCH_TYPE, "application/json")
-# Of topics' metadata no wrong requests: the code that refuses them is that of queues.
+# Invalid requests for topics' metadata are omitted: the code that refuses them is that of queues.
 RIGHT = [
     found.ok()
     for found in tailored(right=True).get_all_operations()
@@ -243,10 +250,10 @@ def opened_store(stores: Stores, folder: Path) -> Iterator[Storage]:
 
 
 def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, start: int) -> Counter[tuple[int, str]]:
-    """Send generated requests to an operation and check each answer; return the number of each status and description.
+    """Send generated requests to an operation and check each response. Return the counts by status and description.
 
-    ``start`` seeds the generator. A status of 500 or more fails, and so does an answer that the document does not
-    describe. Each right request goes to a furnished project of its own.
+    ``start`` seeds the generator. A status of 500 or more fails the test, and so does a response that the document
+    does not describe. Each valid request goes to a furnished project of its own.
     """
     checks = CHECKS if mode is GenerationMode.POSITIVE else [*CHECKS, schemathesis.checks.negative_data_rejection]
     clock = ManualClock(store.now())
@@ -262,7 +269,7 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:
-        # Made up by chance, as Hypothesis uses words of the code: a signature that is none is 404 everywhere.
+        # Hypothesis takes words from the code and may send this header: an invalid signature gets 404 everywhere.
         assume(not any(name.lower() == "url-signature" for name in case.headers or {}))
         if (case.headers or {}).get("X-Project-ID") == "acme":
             case.headers["X-Project-ID"] = f"{operation.label}-{next(NUMBERS)}"
@@ -292,5 +299,5 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
 
 
 def unexpected(came: Counter[tuple[int, str]]) -> list[str]:
-    """Return the descriptions of refused right requests, except those of rules that no schema can express."""
+    """Return the descriptions of refused valid requests, except errors that a schema cannot express."""
     return [said for status, said in came if status == 400 and not UNSAID.search(said)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as bytes: right ones to everything that a project has, and what becomes of them when they are damaged.
+"""Raw HTTP requests for every kind of object in a project, and damaged variants of these requests.
 
-Damage is done to values, headers and bodies, which leaves a request that can be read, and to bytes wherever they are.
+Damage to values, headers and bodies keeps a request readable; damage to bytes may hit any part of it.
 """
 
 import json
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from tests.servers import CLIENT
 
 FOR_KNOWN = ("/v2/quota", "/v2/tokens", "/v2/admin/", "/v2/health", "/v2/servers")
-"""Paths that succeed only where callers prove who they are: test_quota, test_tokens and test_figures ask them."""
+"""Paths that require authentication; test_quota, test_tokens and test_figures cover them."""
 SUBSCRIBER = "mailto:somebody@example.org"
-"""Nothing is sent there: no page is configured on which it could agree."""
+"""A subscriber that gets no mail, because no page for its confirmation is configured."""
 NASTY = [
     *(b"", b"0", b"-1", b"1e400", b"9" * 40, b"2147483648", b"9223372036854775807", b"1.5", b"NaN", b"null", b"true"),
     *(b"%00", b"%2F", b"%2e%2e", b"%ff%fe", b"..", b"\x00", b"\xff\xfe", "é☃".encode(), b"\xed\xa0\x80", b"a" * 5000),
@@ -68,7 +68,7 @@ METHODS = [
 
 
 class Request(NamedTuple):
-    """One request. ``path`` is quoted, with its query; ``headers`` are lines."""
+    """An HTTP request. ``path`` is quoted and includes the query; ``headers`` are header lines."""
 
     method: bytes
     path: bytes
@@ -76,7 +76,7 @@ class Request(NamedTuple):
     body: bytes | None = None
 
     def raw(self) -> bytes:
-        """As it travels; the length of a body is told unless a header speaks of it."""
+        """Return the bytes of the request, with a Content-Length unless a header gives the length of the body."""
         told = any(line.lower().startswith((b"content-length", b"transfer-encoding")) for line in self.headers)
         length = () if self.body is None or told else (b"Content-Length: %d" % len(self.body),)
         lines = [b"%s %s HTTP/1.1" % (self.method, self.path), *self.headers, *length, b"", self.body or b""]
@@ -84,7 +84,7 @@ class Request(NamedTuple):
 
 
 def request(project: str, method: str, path: str, document: object = None) -> Request:
-    """A right one, of a project."""
+    """Return a valid request of a project."""
     kind = "application/openstack-messaging-v2.0-json-patch" if method == "PATCH" else "application/json"
     headers = ("Host: localhost", f"Client-ID: {CLIENT}", f"X-Project-ID: {project}", f"Content-Type: {kind}")
     body = None if document is None else json.dumps(document).encode()
@@ -92,7 +92,7 @@ def request(project: str, method: str, path: str, document: object = None) -> Re
 
 
 def recorded(project: str, free: str, held: str, claim: str, subscription: str) -> list[Request]:
-    """Right requests to all that ``furnish`` has made, by the ids of two messages, of a claim and of a subscription."""
+    """Return valid requests for every object that ``furnish`` creates, by the ids of these objects."""
     jobs, news = "/v2/queues/jobs", "/v2/topics/news"
     messages = {"messages": [{"body": {"n": 1}, "ttl": 600, "delay": 0}, {"body": "two"}]}
     patch = [{"op": "replace", "path": "/metadata/colour", "value": "red"}]
@@ -146,7 +146,7 @@ def recorded(project: str, free: str, held: str, claim: str, subscription: str) 
 
 
 def of_subscriptions(source: str, subscription: str) -> list[tuple[str, str, object]]:
-    """Method, path and document of those to the subscriptions of a queue or topic."""
+    """Return method, path and document of requests for the subscriptions of a queue or topic."""
     terms = {"subscriber": SUBSCRIBER, "ttl": 600, "options": {"subject": "news"}}
     one = f"{source}/subscriptions/{subscription}"
     return [
@@ -166,7 +166,7 @@ def of_subscriptions(source: str, subscription: str) -> list[tuple[str, str, obj
 
 
 def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
-    """Requests with the parameters and the headers that ``recorded`` has left out. Nothing waits."""
+    """Return requests with parameters and headers that ``recorded`` omits. No request waits."""
     jobs, news = "/v2/queues/jobs", "/v2/topics/news"
     terms, bodies = {"ttl": 60, "grace": 60}, {"messages": [{"body": 1}]}
     rest = {"delete": [held], "move": [{"id": free, "queue": "dead"}], "bury": [{"id": "none", "reason": "late"}]}
@@ -219,7 +219,7 @@ def rarer(project: str, free: str, held: str, claim: str) -> list[Request]:
 
 
 def mutant(random: Random, requests: list[Request]) -> bytes:
-    """A damaged request: in one or two of its parts, and one in three in its bytes, too."""
+    """Return a request with one or two damaged parts, and in 30 % of cases with damaged bytes."""
     made = random.choice(requests)
     for _ in range(random.randint(1, 2)):
         made = random.choice(PARTS)(random, made)
@@ -228,14 +228,14 @@ def mutant(random: Random, requests: list[Request]) -> bytes:
 
 
 def in_path(random: Random, one: Request) -> Request:
-    """Another value between two of its separators, or some of another path."""
+    """Replace a part of the path between two separators."""
     start = random.randrange(len(one.path))
     end = min((at for at in (one.path.find(c, start + 1) for c in b"/?&=,") if at > 0), default=len(one.path))
     return one._replace(path=one.path[: start + 1] + random.choice(NASTY).replace(b" ", b"+") + one.path[end:])
 
 
 def in_headers(random: Random, one: Request) -> Request:
-    """One more, one less, or one twice."""
+    """Add, remove or repeat a header."""
     at = random.randrange(len(one.headers))
     way = random.randrange(4)
     if way == 0:
@@ -245,7 +245,7 @@ def in_headers(random: Random, one: Request) -> Request:
 
 
 def in_value(random: Random, one: Request) -> Request:
-    """Another value of a header that is there."""
+    """Replace the value of a header."""
     at = random.randrange(1, len(one.headers))
     name = one.headers[at].split(b":")[0]
     return one._replace(headers=(*one.headers[:at], name + b": " + random.choice(NASTY), *one.headers[at + 1 :]))
@@ -256,7 +256,7 @@ def in_method(random: Random, one: Request) -> Request:
 
 
 def in_body(random: Random, one: Request) -> Request:
-    """A piece of it replaced, or cut off, or something for nothing."""
+    """Replace or remove a piece of the body, or add a body."""
     body = one.body or b"{}"
     start = random.randrange(len(body))
     end = random.randint(start, min(len(body), start + 12))
@@ -264,7 +264,7 @@ def in_body(random: Random, one: Request) -> Request:
 
 
 def in_chunks(random: Random, one: Request) -> Request:
-    """The body without a length, in pieces; now and then they are wrong."""
+    """Send the body in chunks without a length; in 20 % of cases the chunk sizes are wrong."""
     body = one.body or b""
     cut = random.randint(0, len(body))
     pieces = [piece for piece in (body[:cut], body[cut:]) if piece]
@@ -277,7 +277,7 @@ PARTS = [in_path, in_path, in_headers, in_value, in_method, in_body, in_body, in
 
 
 def in_bytes(random: Random, raw: bytes, requests: list[Request]) -> bytes:
-    """Something else, something less, something twice, or the end of another request."""
+    """Flip a bit, remove or repeat bytes, or append the end of another request."""
     start = random.randrange(len(raw))
     end = random.randint(start, min(len(raw), start + 30))
     way = random.randrange(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as bytes, and what a server may answer: one table for every engine, whatever its parser makes of them."""
+"""Raw requests and the expected responses of a server: one table for all engines and their parsers."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -7,42 +7,42 @@ from typing import Final, NamedTuple
 from zq.http import heads
 
 CLOSED: Final = 0
-"""Stands for a connection that is closed without an answer."""
+"""The status that represents a connection closed without a response."""
 MARK: Final = b"Qm7zMarker"
-"""Stands in what is refused; no answer may quote it."""
+"""Part of each refused value; no response may quote it."""
 SAMPLES: Final = ("x-domain-id", "x-identity-status", "x-project-name", "x-service-roles", "x-tenant-name", "x-user-id")
 """One header for each of ``heads.IDENTITY_PREFIXES``."""
 BASE: Final = {"host": b"127.0.0.1", "client-id": b"30387f00c63a4a30ac1f3e2cf1b0c3a1", "x-project-id": b"acme"}
 PENDING: Final = {
-    # Granian's parser takes these as they would have been without the flaw, and does not show it.
+    # Granian's parser accepts these requests and hides the flaw from zq.
     "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"}),
     # gunicorn waits for a chunk of any size.
     "gunicorn": frozenset({"a chunk size of b'fffffffffffffffff'"}),
 }
-"""Names of rows that an engine does not answer so yet."""
+"""Names of rows, by engine, to which the engine does not yet respond as expected."""
 OK, BAD = frozenset({200}), frozenset({400})
 
 
 class Row(NamedTuple):
-    """One request, sent as it stands on a connection of its own."""
+    """A request, sent unchanged on a connection of its own."""
 
     name: str
     raw: bytes
     expected: frozenset[int]
     pending: frozenset[str] = frozenset()
-    """Engines that are known not to answer so; the test fails once they do."""
+    """Engines known not to respond as expected. The test fails once they do."""
 
 
 def head(
     *lines: bytes, start: bytes = b"GET /v2/queues HTTP/1.1", without: tuple[str, ...] = (), body: bytes = b""
 ) -> bytes:
-    """A request with the headers of ``BASE``, these lines behind them, and a body."""
+    """Return a request with the headers of ``BASE``, then the given header lines, and a body."""
     base = [name.encode() + b": " + value for name, value in BASE.items() if name not in without]
     return b"\r\n".join([start, *base, *lines, b"", b""]) + body
 
 
 def rows() -> list[Row]:
-    """The whole table; no two rows have the same name."""
+    """Return all rows; their names are unique."""
     plain = [*_well(), *_targets(), *_framing(), *_chunks(), *_heads()]
     return [*_identity(), *(row._replace(pending=_pending(row.name)) for row in plain)]
 
@@ -52,7 +52,7 @@ def _pending(name: str) -> frozenset[str]:
 
 
 def _well() -> Iterator[Row]:
-    """Controls: without these the others would prove nothing."""
+    """Yield valid requests as controls: without them the other rows would prove nothing."""
     yield Row("well", head(), OK)
     yield Row("well, an empty line before", b"\r\n" + head(), OK)
     yield Row("well, http/1.0", head(start=b"GET /v2/queues HTTP/1.0"), OK)
@@ -62,7 +62,7 @@ def _well() -> Iterator[Row]:
 
 
 def post(*lines: bytes, body: bytes = b'{"messages":[{"body":1,"ttl":3600}]}') -> bytes:
-    """A post of one message."""
+    """Return a request that posts one message."""
     return head(*lines, start=b"POST /v2/queues/raw/messages HTTP/1.1", body=body)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers with roles and scopes, for tests of what they may do: an app whose strategy believes the tests."""
+"""Callers with roles and scopes, for authorization tests, and an authentication strategy that trusts the tests."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -14,7 +14,7 @@ TOKEN = "HTTP_X_AUTH_TOKEN"
 
 
 class Impersonation:
-    """A strategy whose credentials are names that ``admit`` gives out."""
+    """An authentication strategy whose credentials are the strings that ``admit`` returns."""
 
     def __init__(self) -> None:
         self._identities: list[Identity] = []
@@ -30,37 +30,37 @@ class Impersonation:
 
 
 class Scoped:
-    """Callers of one app. ``suffix`` ends the names of their projects."""
+    """Callers of one app. The ids of their projects end in ``suffix``."""
 
     def __init__(self, compose: Callable[[dict[str, Any]], Any], suffix: str) -> None:
-        """``compose`` builds an app with such options."""
+        """Build the app by ``compose``, which accepts the options of an app."""
         self._compose = compose
         self.broker: Any = None
-        """Of the app, where whoever built it says so."""
+        """The app's broker, if the code that built the app sets it."""
         self._suffix = suffix
         self.strategy = Impersonation()
         self.app = self.build()
 
     def build(self, **options: Any) -> Any:
-        """An app on the same store."""
+        """Return an app on the same store."""
         return self._compose({"strategy": self.strategy, **options})
 
     def api(
         self, *scopes: str, project: str = "acme", app: Any = None, roles: frozenset[str] = frozenset({"member"})
     ) -> "Caller":
-        """A caller with these scopes; without any, for the whole project."""
+        """Return a caller with these scopes, or without scopes for the whole project."""
         token = self.strategy.admit(Identity(project + self._suffix, "u", roles, scopes or None, "test"))
         return Caller(app or self.app, self._suffix, project, token)
 
     def streamed(self, scopes: list[str], query: str, count: int) -> list[Any]:
-        """The first messages that a stream shows, so many of them."""
+        """Return the bodies of the first ``count`` messages of a stream."""
         reading = self.api(*scopes)
         with closing(Reader(reading, f"/v2/stream?{query}", x_auth_token=reading.token)) as reader:
             return reader.bodies(count)
 
 
 class Caller(Api):
-    """One who sends a credential instead of a project."""
+    """A client that sends a credential instead of a project."""
 
     def __init__(self, app: Any, suffix: str, project: str, token: str) -> None:
         super().__init__(app, suffix, project, CLIENT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that cannot: one that does not answer, one with a bug, one that nobody may ask."""
+"""Failing stores: an unavailable store, a store with a bug, and a store that a test must not access."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from zq.errors import Unavailable
 
 
 class BrokenStore:
-    """Every verb of every controller raises what ``error`` makes."""
+    """A store whose every verb raises the error that ``error`` creates."""
 
     is_prompt = False
 
@@ -58,17 +58,17 @@ class BrokenStore:
 
 
 def down() -> Unavailable:
-    """A store that does not answer, told in a driver's words; the cause must stay in the log."""
+    """Return the error of an unavailable store. Its cause, a driver's error, may appear only in the log."""
     error = Unavailable("The store is unavailable now. Try again later.")
     error.__cause__ = ConnectionError("password=secret@10.0.0.7:27017")
     return error
 
 
 def bug() -> RuntimeError:
-    """What nobody foresaw."""
+    """Return an unexpected error."""
     return RuntimeError("secret")
 
 
 def untouched() -> AssertionError:
-    """The request had to be refused before the store was asked."""
+    """Return the error for an access to the store by a request that must be refused before."""
     return AssertionError("the store was asked")

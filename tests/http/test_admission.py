@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused before routing, on every route: heads with two meanings, Hosts of others. What every answer has."""
+"""Checks before routing, on every route: ambiguous headers and foreign hosts, and headers of every response."""
 
 from collections.abc import Callable
 from io import BytesIO
@@ -21,7 +21,7 @@ SENTENCE = "The header x-project-id must be given once."
 
 @every_row("path", [*PROBES, "/v2/queues", "/v2/queues/q/claims"])
 def test_a_head_that_the_engine_refuses_is_refused_on_every_route(door: Api, path: str) -> None:
-    """S1: the sentence that the engine left in the environment, before the route is looked up."""
+    """S1: The response quotes the error that the engine left in the environment; no route is looked up."""
     refused = door.unchecked(**{"zq.refused": SENTENCE}).get(path, 400)
     assert refused.json == {"title": "Invalid header value", "description": SENTENCE}
     assert refused.headers["X-Zq-Error"] == "InvalidHeader"
@@ -29,7 +29,7 @@ def test_a_head_that_the_engine_refuses_is_refused_on_every_route(door: Api, pat
 
 @pytest.mark.parametrize("key", ["RAW_URI", "REQUEST_URI"])
 def test_an_encoded_slash_is_seen_where_a_server_gives_the_target(door: Api, key: str) -> None:
-    """S16: under any WSGI server that does."""
+    """S16: The server refuses an encoded slash under any WSGI server that passes the raw target."""
     refused = door.unchecked(**{key: "/v2/queues/a%2Fmessages?x"}).get("/v2/queues/a/messages", 400).json
     assert "encoded slash" in refused["description"]
     door.unchecked(**{key: "/v2/queues?marker=a%2Fb&limit=x"}).get("/v2/queues?marker=a/b&limit=0", 400)
@@ -38,13 +38,13 @@ def test_an_encoded_slash_is_seen_where_a_server_gives_the_target(door: Api, key
 @every_row("name", ["/v2", "/healthz", "/v2/queues", "x", "/", "//", "\xff", "/messaging"])
 @every_row("path", ["/healthz", "/v2/queues/q", "/v2"])
 def test_a_script_name_is_never_a_defect(api: Api, name: str, path: str) -> None:
-    """S10: whatever the server makes of a client's SCRIPT_NAME."""
+    """S10: A SCRIPT_NAME in any form that a server derives from a client's header causes no internal error."""
     answer = api.unchecked(SCRIPT_NAME=name).call("GET", path, None)
     assert answer.status_int == {"/healthz": 200, "/v2/queues/q": 200, "/v2": 404}[path]
 
 
 def test_a_header_called_script_name_means_nothing(door: Api) -> None:
-    """S10: it moves no route."""
+    """S10: The header changes no route."""
     door.get("/public/metrics", 404, {"Script-Name": "/public"})
     door.get("/healthz", 200, {"Script-Name": "/v2"})
 
@@ -67,7 +67,7 @@ def test_a_header_called_script_name_means_nothing(door: Api) -> None:
     ],
 )
 def test_a_host_that_no_other_machine_can_have_is_served(gate: Callable[..., Api], host: str) -> None:
-    """S8: addresses, localhost, and what the operator allows."""
+    """S8: The server accepts IP addresses, localhost, and the hosts that the operator allows."""
     gate(allowed_hosts=lambda: ("queues.example.org",)).get("/healthz", 200, {"Host": host})
 
 
@@ -80,13 +80,13 @@ def test_a_host_that_no_other_machine_can_have_is_served(gate: Callable[..., Api
 )
 @every_row("path", ["/healthz", "/metrics", "/v2/queues", "/nowhere"])
 def test_any_other_host_is_misdirected(gate: Callable[..., Api], host: str, path: str) -> None:
-    """S8: a page that a browser shows reaches this server only under a name of its own."""
+    """S8: A page in a browser can reach this server only under the server's own names."""
     refused = gate(allowed_hosts=lambda: ("queues.example.org",)).get(path, 421, {"Host": host}).json
     assert refused["description"] == "This Host is not one of [server] allowed_hosts."
 
 
 def test_a_trusted_network_has_no_foreign_host_either(gate: Callable[..., Api]) -> None:
-    """S8: a page that a browser of that network shows may point its name at this server; ``*`` waives the check."""
+    """S8: A page in a browser of that network may resolve its name to this server; ``*`` disables the check."""
     gate(trusts_network=True).get("/healthz", 421, {"Host": "evil.example"})
     gate(trusts_network=True).get("/healthz", 200, {"Host": "localhost:8888"})
     gate(trusts_network=True, allowed_hosts=lambda: ("zq",)).get("/healthz", 200, {"Host": "zq:8888"})
@@ -102,7 +102,7 @@ def test_a_trusted_network_has_no_foreign_host_either(gate: Callable[..., Api]) 
 def test_a_request_without_a_host_is_refused(
     gate: Callable[..., Api], trusts_network: bool, protocol: str, status: int
 ) -> None:
-    """S15: but for HTTP/1.0, which need not have one, where the operator trusts the network."""
+    """S15: The only exception is HTTP/1.0, which needs no Host, if the operator trusts the network."""
     said = raw(gate(trusts_network=trusts_network), "/healthz", SERVER_PROTOCOL=protocol)
     assert said[0] == status
     assert status == 200 or b"Host is missing" in said[2]
@@ -110,7 +110,7 @@ def test_a_request_without_a_host_is_refused(
 
 @every_row("path", [*PROBES, *METHODS])
 def test_no_browser_guesses_what_an_answer_is(door: Api, path: str) -> None:
-    """Low ones of the attack: nosniff on every answer, errors and 404 too."""
+    """Every response has nosniff, including errors and 404."""
     for method in ("GET", "DELETE", "OPTIONS"):
         answer = door.unchecked().call(method, path, None)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -128,7 +128,6 @@ def test_no_browser_guesses_what_an_answer_is(door: Api, path: str) -> None:
     ],
 )
 def test_every_503_says_when_to_come_back(gate: Callable[..., Api], method: str, path: str) -> None:
-    """Issue 15, 2."""
     away = gate(lambda: Unavailable("The store does not answer."))
     assert int(away.call(method, path, 503).headers["Retry-After"]) >= 1
 
@@ -146,7 +145,7 @@ def test_every_503_says_when_to_come_back(gate: Callable[..., Api], method: str,
     ],
 )
 def test_an_answer_before_the_body_was_read_ends_the_connection(api: Api, method: str, path: str, length: int) -> None:
-    """S3: so that no engine reads on for what nobody wants, refused or not."""
+    """S3: The engine need not read a body that no handler uses, whether or not the request was refused."""
     status, headers, _ = raw(api, path, REQUEST_METHOD=method, CONTENT_LENGTH=str(length), HTTP_HOST="localhost")
     assert status in (200, 204, 400, 404, 405)
     assert headers["connection"] == "close"
@@ -155,7 +154,7 @@ def test_an_answer_before_the_body_was_read_ends_the_connection(api: Api, method
 
 
 def test_an_answer_after_the_body_was_read_keeps_the_connection(api: Api) -> None:
-    """Also that of a body which is no JSON."""
+    """The connection also stays open after a body that is not JSON."""
     for body, status in ((b"{}", 201), (b"[}", 400)):
         more: dict[str, Any] = {"REQUEST_METHOD": "PUT", "CONTENT_LENGTH": str(len(body)), "wsgi.input": BytesIO(body)}
         answer = raw(api, "/v2/queues/q", HTTP_HOST="localhost", **more)
@@ -164,7 +163,7 @@ def test_an_answer_after_the_body_was_read_keeps_the_connection(api: Api) -> Non
 
 
 def test_a_body_in_chunks_that_holds_nothing_is_refused(api: Api) -> None:
-    """S2: a server may hide that the chunks were none, and without a body a purge would purge everything."""
+    """S2: If a server hid that the body was not chunked, a purge without a body would purge everything."""
     api.send("q", 1)
     chunked: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
     broken = raw(api, "/v2/queues/q/purge", REQUEST_METHOD="POST", HTTP_HOST="localhost", **chunked)
@@ -174,14 +173,14 @@ def test_a_body_in_chunks_that_holds_nothing_is_refused(api: Api) -> None:
 
 
 class Slow(BytesIO):
-    """A body that does not come."""
+    """A request body that never arrives."""
 
     def read(self, size: int | None = -1) -> bytes:
         raise TimeoutError
 
 
 def test_a_body_that_does_not_come_is_a_timeout(api: Api) -> None:
-    """S3: where the server's socket has a deadline."""
+    """S3: The server responds with 408 if the socket has a deadline."""
     late = raw(
         api,
         "/v2/queues/q/purge",
@@ -195,7 +194,7 @@ def test_a_body_that_does_not_come_is_a_timeout(api: Api) -> None:
 
 
 def raw(api: Api, path: str, **environ: Any) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and body of a request with exactly this environment."""
+    """Send a request with exactly this environment. Return status, headers (lower-case names) and body."""
     request = TestApp(api.app).RequestClass.blank(path)
     del request.environ["HTTP_HOST"]
     named = {"HTTP_CLIENT_ID": "30387f00-39a0-11e2-be4a-a8d15f34bae2", "HTTP_X_PROJECT_ID": api.project}
@@ -207,7 +206,7 @@ def raw(api: Api, path: str, **environ: Any) -> tuple[int, dict[str, str], bytes
 @every_row("method", ["POST", "PUT", "PATCH", "DELETE"])
 @every_row("path", ["/v2/queues/q", "/v2/queues/q/messages", "/nowhere"])
 def test_what_a_page_of_another_site_would_change_is_refused(door: Api, method: str, path: str) -> None:
-    """Browsers say from where a request comes; reading is left to the policy that gives no foreign page an answer."""
+    """Browsers report the site that sends a request. Reads are protected by the CORS policy."""
     refused = door.unchecked().call(method, path, 403, headers={"Sec-Fetch-Site": "cross-site"}).json
     assert refused["description"] == "The server refuses changes that another site's page requests."
 
@@ -219,7 +218,7 @@ def test_requests_of_the_same_site_pass(api: Api) -> None:
 
 
 def test_no_answer_is_a_page(door: Api) -> None:
-    """A body that is opened as one runs nothing, and nobody frames it."""
+    """A response that is opened as a page runs no script and cannot be framed."""
     for path in PROBES:
         policy = door.unchecked().call("GET", path, None).headers["Content-Security-Policy"]
         assert policy == "default-src 'none'; frame-ancestors 'none'"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``max_answer_bytes``: an answer of many messages ends before it is too large, and says where it goes on."""
+"""``max_answer_bytes``: a response with many messages ends before it exceeds the limit, and links to the rest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from zq.storage.api import Storage
 Compose = Callable[..., Api]
 QUEUE = "/v2/queues/jobs"
 LARGE = "x" * 398
-"""Its JSON has 400 bytes."""
+"""A body with 400 bytes of JSON."""
 BODIES = [LARGE, LARGE, "small", LARGE, LARGE, LARGE]
 FITTING = [BODIES[:3], BODIES[3:5], BODIES[5:]]
-"""As answers of 1,000 bytes hold them."""
+"""The bodies, divided as responses of at most 1,000 bytes contain them."""
 
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """Project ``acme`` on a server whose answers carry 1,000 bytes of bodies."""
+    """Return a client of project ``acme`` on a server whose responses contain at most 1,000 bytes of bodies."""
     return compose(max_answer_bytes=1000)
 
 
@@ -31,7 +31,7 @@ def bodies(messages: list[Any]) -> list[Any]:
 
 
 def test_a_claim_holds_fewer_messages_than_it_may(api: Api) -> None:
-    """In order, none twice, none left out; its page shows the same, and what it does not hold is ready."""
+    """Claims return the messages in order, none twice and none omitted; messages that did not fit stay ready."""
     api.send("jobs", *BODIES)
     for share in FITTING:
         path, messages = api.claim("jobs", limit=1000)
@@ -40,8 +40,8 @@ def test_a_claim_holds_fewer_messages_than_it_may(api: Api) -> None:
     api.post(f"{QUEUE}/claims", 204, {})
 
 
-def test_a_claim_by_name_does_so_too_and_repeats_its_answer(api: Api) -> None:
-    """A repeat gets what it holds, not more."""
+def test_a_named_claim_is_limited_too_and_repeats_its_response(api: Api) -> None:
+    """A repeated claim returns the messages that it holds and no others."""
     api.send("jobs", *BODIES)
     for number, share in enumerate(FITTING):
         for status in (201, 200):
@@ -50,7 +50,7 @@ def test_a_claim_by_name_does_so_too_and_repeats_its_answer(api: Api) -> None:
 
 
 def test_a_pop_removes_no_more_than_it_returns(api: Api) -> None:
-    """What did not fit is there for the next one."""
+    """Messages that do not fit stay in the queue for the next pop."""
     api.send("jobs", *BODIES)
     for at, share in enumerate(FITTING):
         assert bodies(api.delete(f"{QUEUE}/messages?pop=1000", 200).json["messages"]) == share
@@ -67,7 +67,7 @@ def test_a_pop_removes_no_more_than_it_returns(api: Api) -> None:
     ],
 )
 def test_who_follows_the_links_sees_all_messages(api: Api, path: str, popped: int) -> None:
-    """A page ends earlier, with its link."""
+    """A page that reaches the limit ends early and has a link to the next page."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
     api.send("jobs", *BODIES)
     for _ in range(popped):
@@ -117,7 +117,7 @@ def test_a_replay_posts_few_messages_with_large_attributes_at_a_time(
 
 
 def test_who_follows_the_links_of_a_topic_sees_all_messages(api: Api) -> None:
-    """However they were published."""
+    """The limit applies however the messages were published."""
     for part in (BODIES[:1], BODIES[1:]):
         api.post("/v2/topics/news/messages", 201, {"messages": [{"body": body} for body in part]})
     pages = api.pages("/v2/topics/news/messages?limit=1000", "messages")
@@ -125,7 +125,7 @@ def test_who_follows_the_links_of_a_topic_sees_all_messages(api: Api) -> None:
 
 
 def test_dead_letters_come_by_pages_that_fit(api: Api) -> None:
-    """They are listed as any queue's messages; a claim steps over as many as there are."""
+    """Dead letters are listed like the messages of any queue; a claim skips any number of used-up messages."""
     api.put(QUEUE, 201, {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
     api.send("jobs", *BODIES)
     for claim in [api.claim("jobs", limit=1000)[0] for _ in FITTING]:
@@ -135,8 +135,8 @@ def test_dead_letters_come_by_pages_that_fit(api: Api) -> None:
     assert [bodies(page) for page in pages] == [*FITTING, []]
 
 
-def test_a_message_that_is_larger_alone_comes_alone(compose: Compose) -> None:
-    """One at least, or a queue would stand still behind it."""
+def test_a_message_larger_than_the_limit_is_returned_on_its_own(compose: Compose) -> None:
+    """A response holds at least one message; otherwise the queue would be blocked."""
     api = compose(max_answer_bytes=100)
     api.send("jobs", LARGE, "small")
     assert [bodies(page) for page in api.pages(f"{QUEUE}/messages?echo=true", "messages")] == [[LARGE], ["small"], []]
@@ -144,7 +144,7 @@ def test_a_message_that_is_larger_alone_comes_alone(compose: Compose) -> None:
 
 
 def test_a_read_by_ids_is_whole(compose: Compose) -> None:
-    """Twenty at most, of which none is left out: nobody follows links there. So a Location names no more."""
+    """A read of up to twenty ids returns them all, because it has no links; so a Location names at most twenty."""
     api = compose(max_answer_bytes=100)
     posted = {"messages": [{"body": LARGE}] * 21}
     for path in (f"{QUEUE}/messages", "/v2/topics/news/messages"):
@@ -154,7 +154,7 @@ def test_a_read_by_ids_is_whole(compose: Compose) -> None:
 
 @pytest.mark.one_store
 def test_a_thousand_small_messages_come_at_once(compose: Compose) -> None:
-    """On a server with every default; ten unless told otherwise."""
+    """A server with default settings returns ten messages unless the request gives a limit."""
     api = compose()
     api.send("jobs", *range(1000))
     assert len(api.seen("jobs", "echo=true")) == 10
@@ -166,7 +166,7 @@ def test_a_thousand_small_messages_come_at_once(compose: Compose) -> None:
 
 
 def test_many_ids_are_replayed(compose: Compose) -> None:
-    """However many are read at a time; those without a record are passed over, and 404 if all are."""
+    """The replay handles any number of ids. It ignores ids without a record, and answers 404 if no id has one."""
     api = compose()
     api.put(QUEUE, 201, {"_history_ttl": 600})
     ids = api.send("jobs", *range(45))

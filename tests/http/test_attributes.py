@@ -47,7 +47,7 @@ def test_posted_attributes_are_shown_with_details_alone(api: Api) -> None:
 
 
 def test_a_shown_attribute_can_be_posted_again_unchanged(api: Api) -> None:
-    """Also numbers that no JSON number can say."""
+    """This includes numbers that a JSON number cannot express."""
     given = {"a": {"type": "Number", "value": "+5"}, "b": {"type": "Number", "value": "12345678901234567890123"}}
     post(api, 201, given | {"c": {"type": "Number", "value": "7"}, "d": {"type": "String", "value": "x"}})
     found = shown(api)
@@ -128,7 +128,7 @@ def test_attributes_count_towards_the_size_of_the_post(api: Api) -> None:
 
 
 def test_a_topic_shows_the_attributes_of_its_messages_with_details(api: Api) -> None:
-    """Those of the message, and the trace context of the request."""
+    """The topic shows the attributes of the message and the trace context of the request."""
     body = {"messages": [{"body": 1, "attributes": ATTRIBUTES}, {"body": 2}]}
     hrefs = api.post(f"{NEWS}/messages", 201, body, {"traceparent": PARENT}).json["resources"]
     expected = [ATTRIBUTES | {"traceparent": PARENT}, {"traceparent": PARENT}]
@@ -141,7 +141,7 @@ def test_a_topic_shows_the_attributes_of_its_messages_with_details(api: Api) -> 
 
 
 def test_an_attribute_beyond_a_bound_refuses_the_publish(api: Api) -> None:
-    """The bounds are those of queues, and attributes count towards the size of the post."""
+    """The limits of queues apply, and attributes count towards the size of the post."""
     api.put(NEWS, 201, {"_max_messages_post_size": 300})
     body: dict[str, Any] = {"messages": [{"body": 1, "attributes": {"a b": "x"}}]}
     assert "attributes.a b: a name may contain only" in api.post(f"{NEWS}/messages", 400, body).json["description"]
@@ -170,7 +170,7 @@ def test_an_attribute_beyond_a_bound_refuses_the_publish(api: Api) -> None:
 def test_a_post_keeps_the_trace_context_of_its_request(
     api: Api, headers: dict[str, str], expected: dict[str, str] | None
 ) -> None:
-    """A header of another form is ignored, as the W3C demands."""
+    """The server ignores a malformed header, as the W3C standard requires."""
     post(api, 201, None, headers)
     assert shown(api) == expected
     [message] = api.post(f"{JOBS}/claims?detailed=true", 201).json["messages"]
@@ -190,7 +190,7 @@ def test_a_post_keeps_the_trace_context_of_its_request(
 def test_a_trace_context_without_room_in_the_size_of_the_post_is_omitted(
     api: Api, room: int, expected: tuple[str, ...], stage: bool
 ) -> None:
-    """The context counts for each message, with names and types; the post is not refused."""
+    """The context counts for each message, with names and types; the post is still accepted."""
     body = json.dumps({"messages": [{"body": "x" * 200}, {"body": "x" * 200}]}).encode()
     api.put(JOBS, 201, {"_max_messages_post_size": len(body) + room})
     headers = {"traceparent": PARENT, "tracestate": STATE}
@@ -204,7 +204,7 @@ def test_a_trace_context_without_room_in_the_size_of_the_post_is_omitted(
 
 
 def test_a_message_may_have_a_trace_context_of_its_own(api: Api) -> None:
-    """It replaces the request's as a whole, and does not count towards the bound."""
+    """The message's context replaces the request's as a whole, and does not count towards the number of attributes."""
     own = {"traceparent": OTHER} | {f"a{number}": "x" for number in range(10)}
     post(api, 201, own, {"traceparent": PARENT, "tracestate": STATE})
     assert shown(api) == own

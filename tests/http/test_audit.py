@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: one line for each refusal and each change of its list, and never what must not be told (tenancy 9)."""
+"""The audit log: one line for each refusal and each listed change, without secrets (tenancy 9)."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def test_a_refusal_has_a_line_that_says_who_was_refused_what(scoped: Scoped, log
 
 
 def test_a_credential_that_is_no_unicode_is_escaped(scoped: Scoped, log: Path) -> None:
-    """As the id of a token that another issuer has signed may be: its line was lost."""
+    """The id of a token that another issuer signed may not be valid Unicode. Such a line used to be lost."""
     caller = scoped.api("observe:other")
     caller._headers["X-Auth-Token"] = scoped.strategy.admit(Identity(caller.project, credential="jwt:\ud800"))
     caller.delete(QUEUE, 204)
@@ -85,7 +85,7 @@ def test_a_target_that_is_refused_is_named(scoped: Scoped, log: Path) -> None:
 def test_changes_of_the_list_have_a_line(
     scoped: Scoped, log: Path, method: str, path: str, body: Any, status: int
 ) -> None:
-    """Also those that failed: somebody has tried."""
+    """Failed changes have a line too, because a caller attempted them."""
     scoped.api().call(method, path, status, body)
     (line,) = lines(log)
     assert line["outcome"] == ("done" if status < 400 else f"failed with {status}")
@@ -112,7 +112,7 @@ def test_neither_bodies_nor_credentials_are_told(scoped: Scoped, log: Path) -> N
 
 
 def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
-    """Their number is told once a second, though nobody is refused any more."""
+    """The number is logged once a second, even if no further request is refused."""
     delayed: list[tuple[float, Callable[[], None]]] = []
     now = [7.0]
     writer = Audit(lambda: now[0], lambda *what: delayed.append(what))
@@ -141,7 +141,7 @@ def test_what_was_counted_is_told_by_a_thread_of_its_own(log: Path) -> None:
 
 @pytest.mark.parametrize(("behind_proxy", "peer"), [(True, "192.0.2.7"), (False, "")])
 def test_the_peer_is_the_client_and_not_the_proxy(scoped: Scoped, log: Path, behind_proxy: bool, peer: str) -> None:
-    """Of refusals and of changes; without ``behind_proxy`` nobody believes what the header says."""
+    """This holds for refusals and for changes. Without ``behind_proxy`` the server ignores the header."""
     app, headers = scoped.build(behind_proxy=behind_proxy), {"X-Forwarded-For": "198.51.100.1, 192.0.2.7"}
     scoped.api("observe:other", app=app).put(QUEUE, 403, {}, headers)
     scoped.api(app=app).delete(QUEUE, 204, headers)
@@ -149,7 +149,7 @@ def test_the_peer_is_the_client_and_not_the_proxy(scoped: Scoped, log: Path, beh
 
 
 def test_a_token_that_a_deployment_begins_with_has_a_line(clock: ManualClock, log: Path, tmp_path: Path) -> None:
-    """One, at the start that has adopted it; and nothing of its secret."""
+    """The start that adopts the token writes one line, which does not contain the secret."""
     storage = connect("memory:")
     text = Tokens(connect("memory:").documents, clock).create(Grant(project="elsewhere")).text
     file = tmp_path / "token"

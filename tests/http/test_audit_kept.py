@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /v2/audit``: what was changed, the latest first, kept by the store and never in the way of a request."""
+"""``GET /v2/audit``: changes, latest first, kept in the store without delaying requests."""
 
 import re
 import threading
@@ -27,7 +27,7 @@ TEXTS = ("credential", "peer", "object", "why")
 
 @pytest.fixture
 def trail(storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Trail:
-    """That of every application of this test."""
+    """Return the trail that all applications of this test share."""
     kept = Trail(storage.documents, clock)
     monkeypatch.setattr("zq.core.Trail", lambda *_: kept)
     return kept
@@ -44,7 +44,7 @@ def listed(caller: Api, query: str = "") -> list[dict[str, Any]]:
 
 
 def test_changes_are_listed_the_latest_first(caller: Api, trail: Trail) -> None:
-    """With the id of the request, the number of messages where it is known, and also what failed."""
+    """Entries have the id of the request, the number of messages if it is known, and failed changes too."""
     caller.put(QUEUE, 201)
     caller.send("jobs", 1, 2, 3)
     caller.claim("jobs", limit=2)
@@ -76,7 +76,7 @@ def test_daily_work_refusals_and_dry_runs_are_not_listed(caller: Api, trail: Tra
 
 
 def test_pages_have_each_entry_once(caller: Api, trail: Trail, clock: ManualClock) -> None:
-    """Though more comes meanwhile; ``since`` ends the listing."""
+    """Pages stay complete while entries are added; ``since`` ends the listing."""
     begin = clock.now()
     for number in range(7):
         caller.delete(f"/v2/queues/q{number}", 204)
@@ -116,7 +116,7 @@ def test_a_project_sees_its_own_and_administrators_see_all(trail: Trail, scoped:
 
 
 def test_a_scope_must_be_to_observe_everything(scoped: Scoped) -> None:
-    """Entries name things of every kind."""
+    """Entries name objects of every kind."""
     scoped.api("observe:**", "observe:work/**").get("/v2/audit", 200)
     for scopes in (["observe:jobs"], ["observe:queue/**"], ["*:work/**"], ["manage:**", "manage:work/**"]):
         scoped.api(*scopes).get("/v2/audit", 403)
@@ -160,7 +160,10 @@ def test_a_store_that_is_away_loses_the_entry_and_not_the_answer(
 def test_a_removal_tells_how_many_messages_went(
     storage: Storage, caller: Api, trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of queues and of topics, by purge and by deletion; what cannot be counted goes nevertheless."""
+    """This holds for queues and topics, for purges and deletions.
+
+    Messages that cannot be counted are removed as well.
+    """
     for path in (QUEUE, "/v2/topics/jobs"):
         for act in (lambda url: caller.post(f"{url}/purge", 204), lambda url: caller.delete(url, 204)):
             caller.post(f"{path}/messages", 201, {"messages": [{"body": 1}, {"body": 2}]})
@@ -182,7 +185,7 @@ def test_a_removal_tells_how_many_messages_went(
 
 
 def test_too_many_changes_are_counted(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one project, whose number is told; others are not touched by that."""
+    """The number of omitted changes is listed for the project that made them; other projects are not affected."""
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 7.0))
     for _ in range(MAX_PER_SECOND + 3):
         trail.put(Entry(project=caller.project, outcome="done"))
@@ -195,8 +198,10 @@ def test_too_many_changes_are_counted(trail: Trail, caller: Api, monkeypatch: py
 
 
 def test_half_a_pair_of_surrogates_is_kept_as_an_escape(trail: Trail, scoped: Scoped) -> None:
-    """The id of a token that another issuer has signed may be such a text, which is no UTF-8: the writer used to end
-    with it, and wrote nothing of anybody from then on."""
+    """The id of a token that another issuer signed may not be valid UTF-8.
+
+    Such an entry used to end the writer, and no entries of any project were written after it.
+    """
     hostile = scoped.api()
     hostile.token = scoped.strategy.admit(Identity(hostile.project, "u", frozenset({"member"}), None, "jwt:\ud800"))
     hostile._headers["X-Auth-Token"] = hostile.token
@@ -216,7 +221,10 @@ def test_the_writer_outlives_whatever_is_raised(
     caplog: pytest.LogCaptureFixture,
     error: type[BaseException],
 ) -> None:
-    """Also what is no ``Exception``, as a panic of an extension module; its entry alone is lost, and logged."""
+    """The writer survives errors that are no ``Exception``, such as a panic of an extension module.
+
+    Only the entry at hand is lost, and the loss is logged.
+    """
     monkeypatch.setattr(module, "IDLE_TIMEOUT", 60.0)
     caller.delete("/v2/queues/first", 204)
     wait_for(lambda: listed(caller), 60, "the first entry")
@@ -236,7 +244,6 @@ def test_the_writer_outlives_whatever_is_raised(
 
 
 def test_a_writer_that_died_has_a_successor(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever killed it."""
     with monkeypatch.context() as fatal:
         fatal.setattr(trail, "_run", lambda: None)
         caller.delete(QUEUE, 204)
@@ -249,7 +256,7 @@ def test_a_writer_that_died_has_a_successor(trail: Trail, caller: Api, monkeypat
 def test_a_process_without_another_thread_answers(
     trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The entry waits for the writer of the next one."""
+    """The entry waits until the next entry starts a writer."""
     with monkeypatch.context() as full:
 
         def start(_: object) -> None:
@@ -264,7 +271,7 @@ def test_a_process_without_another_thread_answers(
 
 
 def test_a_writer_without_work_ends(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And another one goes on: a process holds no thread for what happens seldom."""
+    """The next entry starts a new writer: a process keeps no idle thread for rare changes."""
     monkeypatch.setattr(module, "IDLE_TIMEOUT", 0.05)
     for name in ("a", "b"):
         caller.delete(f"/v2/queues/{name}", 204)

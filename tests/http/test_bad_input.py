@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies that are broken, huge, deep or hostile (contract 1.3, 1.6), on one store: for stores, a body is bytes."""
+"""Broken, huge, deep or hostile bodies (contract 1.3, 1.6), on one store: for a store a body is just bytes."""
 
 import io
 from typing import Any
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.one_store
 QUEUE, TOPIC = "/v2/queues/jobs", "/v2/topics/jobs"
 MESSAGES = f"{QUEUE}/messages"
 LISTINGS = (f"{MESSAGES}?echo=true", "/v2/queues?detailed=true", f"{TOPIC}/messages")
-"""Where what was stored is read again."""
+"""Listings that return the stored bodies."""
 WITH_BODY = {
-    # method, path -> the largest body, a document in which %s is any value
+    # method, path -> the largest body, a document in which %s stands for any value
     ("PUT", QUEUE): (65536, '{"a": %s}'),
     ("PATCH", QUEUE): (65536, '[{"op": "add", "path": "/metadata/a", "value": %s}]'),
     ("POST", MESSAGES): (262144, '{"messages": [{"body": %s}]}'),
@@ -57,7 +57,7 @@ FRAGMENTS = [
     *(b"", b'"\n"', b'"\x00"', b'"\x1f"', b'"\t"', b"[1 2]", b'{"a" 1}', b'{"a": 1 "b": 2}', b'"a" "b"'),
     *(b'"\xff"', b'"\xed\xa0\x80"', b'{"\xc0\xaf": 1}'),
 ]
-"""What no JSON value may look like."""
+"""Fragments that are not valid JSON values."""
 SCALARS = [b'"text"', b"1", b"-1.5", b"null", b"true", b"false", b'""']
 GIANTS = ["9223372036854775808", "-9223372036854775809", "18446744073709551616", "1" + "0" * 400, "-" + "9" * 5000]
 
@@ -66,13 +66,13 @@ BEYOND_DOUBLE = ["1e400", "-1e400", "-1E+999", "1e999999999", "1e0400", "1" * 40
 
 
 def send(api: Api, method: str, path: str, body: bytes | None, status: int | None = None, **headers: str) -> Any:
-    """A request with the media type that its route wants."""
+    """Send a request with the media type that its route requires."""
     kind = {"Content-Type": PATCH_TYPE} if (method, path) == ("PATCH", QUEUE) else {}
     return api.call(method, path, status, body, {**kind, **headers})
 
 
 def with_queue(api: Api) -> Api:
-    """Return the server, seen by a new project whose queue ``jobs`` is empty."""
+    """Return a client of a new project whose queue ``jobs`` is empty."""
     fresh = api.fresh()
     fresh.put(QUEUE, 201)
     return fresh
@@ -80,21 +80,21 @@ def with_queue(api: Api) -> Api:
 
 @pytest.fixture
 def queued(api: Api) -> Api:
-    """A server with queue ``jobs``."""
+    """Return a client of a project with queue ``jobs``."""
     return with_queue(api)
 
 
 @each_route
 @every_row("body", [*BROKEN, *WRONG_TEXT, *SCALARS])
 def test_a_body_that_is_no_json_document_is_refused(queued: Api, method: str, path: str, body: bytes) -> None:
-    """1.6 [T]: invalid JSON, UTF-8 or a BOM, NaN, bare values: 400 that speaks of the body."""
+    """1.6 [T]: The server answers 400 and names the body for invalid JSON or UTF-8, a BOM, NaN and bare values."""
     assert send(queued, method, path, body, 400).json["title"] == "Invalid request body"
     assert queued.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
 
 
 @each_route
 def test_a_broken_value_deep_inside_is_refused_too(queued: Api, method: str, path: str) -> None:
-    """1.6: members that nobody looks at, and message bodies, which travel as they are, must be JSON all the same."""
+    """1.6: Ignored members, and message bodies, which are stored unparsed, must be valid JSON too."""
     document = WITH_BODY[method, path][1].encode()
     for fragment in FRAGMENTS:
         for value in (fragment, b"[" + fragment + b"]" if fragment else b"[,]", b'{"x": {"y": ' + fragment + b"}}"):
@@ -105,7 +105,7 @@ def test_a_broken_value_deep_inside_is_refused_too(queued: Api, method: str, pat
 @each_route
 @every_row("number", [*GIANTS, *BEYOND_DOUBLE], ids=lambda number: f"{len(number)} digits")
 def test_a_giant_number_is_refused_wherever_it_stands(queued: Api, method: str, path: str, number: str) -> None:
-    """1.6 [T]: integers beyond signed 64 bits and numbers beyond a double, in all members, however deep."""
+    """1.6 [T]: The server refuses integers beyond signed 64 bits and numbers beyond a double at any depth."""
     for form in ("%s", "[%s]", '{"a": [{"b": %s}]}', '["x", 1.5, %s]'):
         value = form % number
         refused = send(queued, method, path, (WITH_BODY[method, path][1] % value).encode(), 400).json
@@ -115,7 +115,7 @@ def test_a_giant_number_is_refused_wherever_it_stands(queued: Api, method: str, 
 
 
 def test_a_giant_integer_is_refused_wherever_it_begins(queued: Api) -> None:
-    """The shortest one, at any distance from the body's beginning: not every byte is looked at."""
+    """The server finds the shortest such integer at any offset, although it does not examine every byte."""
     for blanks in range(8):
         body = b'{"messages": [{"body": %s9223372036854775808}]}' % (b" " * blanks)
         send(queued, "POST", MESSAGES, body, 400)
@@ -124,7 +124,7 @@ def test_a_giant_integer_is_refused_wherever_it_begins(queued: Api) -> None:
 @each_route
 @every_row("number", ["9223372036854775807", "-9223372036854775808", "-0", "0"])
 def test_the_largest_integers_are_taken(queued: Api, method: str, path: str, number: str) -> None:
-    """1.6: the bounds themselves."""
+    """1.6: The server accepts the limits themselves."""
     answer = send(queued, method, path, (WITH_BODY[method, path][1] % number).encode())
     assert answer.status_int in (200, 201, 204, 404)
 
@@ -132,7 +132,7 @@ def test_the_largest_integers_are_taken(queued: Api, method: str, path: str, num
 @each_route
 @every_row("number", ["1e308", "-1.7976931348623157E+308", "1e-400", "1e-999999999", "0." + "1" * 5000, "1E+2"])
 def test_the_largest_floats_are_accepted(queued: Api, method: str, path: str, number: str) -> None:
-    """1.6: they are shown again as JSON that the client's decoder reads."""
+    """1.6: The server returns them as JSON that the client's decoder accepts."""
     queued = with_queue(queued)
     answer = send(queued, method, path, (WITH_BODY[method, path][1] % number).encode())
     assert answer.status_int in (200, 201, 204, 404)
@@ -153,7 +153,7 @@ def test_the_largest_floats_are_accepted(queued: Api, method: str, path: str, nu
 def test_a_number_out_of_range_is_refused_with_its_field(
     queued: Api, method: str, path: str, document: str, field: str
 ) -> None:
-    """The path ends at the message's body: an error holds no part of it."""
+    """The path ends at the message's body, because an error contains no part of a body."""
     refused = send(queued, method, path, document.encode(), 400).json
     assert refused["description"].startswith(f"{field} contains a number out of range"), refused
     assert "secret" not in refused["description"]
@@ -165,7 +165,7 @@ def test_a_number_out_of_range_is_refused_with_its_field(
 def test_deep_nesting_does_not_break_the_server(
     queued: Api, method: str, path: str, opening: str, closing: str, depth: int
 ) -> None:
-    """1.6: 400, or the contract's success and then it can be read again."""
+    """1.6: The server answers 400, or stores the body and returns it later."""
     queued = with_queue(queued)
     for document in ("%s", WITH_BODY[method, path][1]):
         answer = send(queued, method, path, (document % (opening * depth + "1" + closing * depth)).encode())
@@ -179,7 +179,7 @@ def test_deep_nesting_does_not_break_the_server(
 
 @each_route
 def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str) -> None:
-    """1.6: valid JSON that is no Unicode text; whatever is decided, reading works afterwards."""
+    """1.6: Valid JSON need not be valid Unicode. Whether the body is refused or stored, later reads succeed."""
     queued = with_queue(queued)
     for value in ('"\\ud800"', '{"\\udfff": 1}', '"\\ud83d\\ud83d"'):
         answer = send(queued, method, path, (WITH_BODY[method, path][1] % value).encode())
@@ -199,14 +199,14 @@ def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str
     ],
 )
 def test_half_a_surrogate_pair_is_named(queued: Api, body: bytes, half: bytes) -> None:
-    """1.6: by its place, whichever half it is and whatever follows; escaped backslashes and whole pairs are none."""
+    """1.6: The error names either half, whatever follows it. Escaped backslashes and whole pairs are accepted."""
     refused = queued.post(f"{QUEUE}/messages", 400, b'{"messages": [{"body":' + body + b"}]}").json["description"]
     sentence = "The body could not be parsed: %s is half of a surrogate pair, not a character."
     assert refused == sentence % half.decode()
 
 
 class Unreadable(io.RawIOBase):
-    """A body that must not be read."""
+    """A body that the server must not read."""
 
     def readable(self) -> bool:
         return True
@@ -220,7 +220,7 @@ class Unreadable(io.RawIOBase):
 @each_route
 @every_row("excess", [1, 10**12, 10**18])
 def test_an_oversized_body_is_refused_unread(queued: Api, method: str, path: str, excess: int) -> None:
-    """6.3, 6.5, 7.2: by its Content-Length alone, with the bound."""
+    """6.3, 6.5, 7.2: The server refuses the body by its Content-Length and names the limit."""
     bound = WITH_BODY[method, path][0]
     careless = queued.unchecked(**{"wsgi.input": Unreadable(), "CONTENT_LENGTH": str(bound + excess)})
     refused = send(careless, method, path, None, 400).json
@@ -230,7 +230,7 @@ def test_an_oversized_body_is_refused_unread(queued: Api, method: str, path: str
 
 @each_route
 def test_a_body_that_ends_early_is_refused(queued: Api, method: str, path: str) -> None:
-    """1.3: a client that hangs up half-way has posted nothing."""
+    """1.3: A client that disconnects before the end of the body has posted nothing."""
     for said, sent in ((100, b'{"messages": [{"body'), (30, b"{}"), (30, b"[]"), (5, b"")):
         broken = queued.unchecked(**{"wsgi.input": io.BytesIO(sent), "CONTENT_LENGTH": str(said)})
         assert send(broken, method, path, None, 400).json["title"] == "Invalid request body"
@@ -256,7 +256,7 @@ def test_a_body_that_ends_early_is_refused(queued: Api, method: str, path: str) 
 def test_a_body_whose_end_the_server_cannot_tell_is_refused(
     queued: Api, method: str, path: str, length: str | None
 ) -> None:
-    """S2: under a WSGI server that does not decode chunks it is 411, never taken as absent: nothing happens."""
+    """S2: A WSGI server that does not decode chunks gets 411; the body never counts as absent, and nothing changes."""
     queued = with_queue(queued)
     queued.send("jobs", "kept")
     environ = {"HTTP_TRANSFER_ENCODING": "chunked", **({"CONTENT_LENGTH": length} if length is not None else {})}
@@ -269,7 +269,7 @@ def test_a_body_whose_end_the_server_cannot_tell_is_refused(
 @every_row("header", ["CLIENT_ID", "X_PROJECT_ID", "X_ROLES", "EXTRA_SPEC", "ACCEPT", "X_OPENSTACK_REQUEST_ID"])
 @every_row("value", ["a\r\nX-Injected: 1", "a\nX-Injected: 1", "\x00", "\x7f", "\xff" * 300, "x" * 100000])
 def test_no_header_of_the_request_gets_into_the_answers(api: Api, header: str, value: str) -> None:
-    """1.3: line ends, control characters and giants are refused or harmless."""
+    """1.3: Line ends, control characters and huge values are refused or harmless."""
     for method, path in (("GET", "/v2/queues"), ("PUT", "/v2/queues/injected"), ("POST", f"{QUEUE}/claims")):
         answer = api.unchecked().call(method, path, None, headers={header.replace("_", "-"): value})
         assert answer.status_int < 500
@@ -297,7 +297,7 @@ def test_no_header_of_the_request_gets_into_the_answers(api: Api, header: str, v
     ],
 )
 def test_a_path_cannot_play_tricks(queued: Api, part: str) -> None:
-    """1.7: names are refused or routed as text, ids are not found; no answer carries what was smuggled in."""
+    """1.7: Names are refused or routed as text, and ids are not found; no response contains injected text."""
     queued = with_queue(queued)
     queued.send("jobs", "kept")
     for path in (

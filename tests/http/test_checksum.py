@@ -32,36 +32,39 @@ BODIES = [
 
 
 def summed(text: str) -> str:
-    """What 7.10 says: MD5 of the body printed with ", " and ": ", non-ASCII escaped, key order kept."""
+    """Return the checksum of 7.10.
+
+    It is the MD5 of the body printed with ", " and ": ", with non-ASCII escaped and keys in their order.
+    """
     return "MD5:" + hashlib.md5(json.dumps(json.loads(text)).encode(), usedforsecurity=False).hexdigest()
 
 
 def post(api: Api, *bodies: str) -> None:
-    """Post bodies exactly as they are written."""
+    """Post bodies unchanged."""
     messages = ", ".join(f'{{"body": {body}}}' for body in bodies)
     api.post(URL, 201, f'{{"messages": [{messages}]}}'.encode())
 
 
 @pytest.fixture
 def summing(compose) -> Api:
-    """A server with enable_checksum = true."""
+    """Return a client of a server with ``enable_checksum = true``."""
     return compose(checksum=True)
 
 
-def test_the_vectors_hold() -> None:
-    """7.10: the rule of this module gives the checksums that the contract gives."""
+def test_the_rule_matches_the_examples_of_the_contract() -> None:
+    """7.10: ``summed`` returns the checksums of the contract's examples."""
     assert {text: summed(text) for text in VECTORS} == VECTORS
 
 
 def test_a_checksum_is_that_of_the_body_printed_the_one_way(summing: Api) -> None:
-    """7.10: whatever blanks, escapes and repeated keys it was posted with."""
+    """7.10: Blanks, escapes and repeated keys of the posted text do not matter."""
     post(summing, *BODIES)
     messages = summing.get(f"{URL}?echo=true&limit=20", 200).json["messages"]
     assert [message.get("checksum") for message in messages] == [summed(text) for text in BODIES]
 
 
 def test_every_view_shows_the_checksum(summing: Api) -> None:
-    """7.10, 7.7: list, get, get by ids, claim, claim get and pop."""
+    """7.10, 7.7: Listing, reads by id and by ids, claim, read of the claim, and pop include the checksum."""
     post(summing, '{"event": "x"}')
     views: list[Any] = [summing.get(f"{URL}?echo=true", 200).json["messages"][0]]
     message = views[0]["id"]
@@ -75,20 +78,19 @@ def test_every_view_shows_the_checksum(summing: Api) -> None:
 
 
 def test_a_null_body_has_none(summing: Api) -> None:
-    """7.10."""
     post(summing, "null", "0")
     messages = summing.get(f"{URL}?echo=true", 200).json["messages"]
     assert ["checksum" in message for message in messages] == [False, True]
 
 
 def test_no_checksum_unless_enabled(api: Api) -> None:
-    """7.10: the option is false by default."""
+    """7.10: The option is false by default."""
     post(api, '{"event": "x"}')
     assert "checksum" not in api.get(f"{URL}?echo=true", 200).json["messages"][0]
 
 
 def test_a_checksum_belongs_to_the_message_not_to_the_server(compose) -> None:
-    """7.1: shown only if stored, and still shown when the option is off again."""
+    """7.1: A response shows a stored checksum even after the option is off, and none if none was stored."""
     post(compose(checksum=False), "1")
     post(compose(checksum=True), "2")
     messages = compose(checksum=False).get(f"{URL}?echo=true", 200).json["messages"]
@@ -96,7 +98,7 @@ def test_a_checksum_belongs_to_the_message_not_to_the_server(compose) -> None:
 
 
 def test_history_moved_messages_and_topics_have_theirs(summing: Api) -> None:
-    """7.10: of a message that moved its own, or that of the body it was given."""
+    """7.10: A moved message has its own checksum, or that of its new body."""
     summing.put("/v2/queues/jobs", 201, {"_history_ttl": 600})
     post(summing, *VECTORS)
     claim, claimed = summing.claim("jobs")

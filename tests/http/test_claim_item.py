@@ -15,12 +15,12 @@ STRANGE = ["nothing", "-1", "%00", "%20", "x" * 2000, "00" * 16, "50b68a50d6f5b8
 
 
 def renew(api: Api, claim: str, status: int, body: Any) -> Any:
-    """PATCH a claim: an ordinary JSON body, not a queue's patch."""
+    """Send a PATCH of a claim with an ordinary JSON body, not a queue's patch."""
     return api.call("PATCH", claim, status, body)
 
 
 def test_a_claim_shows_its_age_ttl_and_messages(api: Api, clock: ManualClock) -> None:
-    """8.2 [T]: exactly these members; hrefs carry the claim; neither grace nor id."""
+    """8.2 [T]: The response has exactly these members. The hrefs name the claim; grace and id are absent."""
     api.send("jobs", 1, 2)
     claim, messages = api.claim("jobs", ttl=100, grace=60)
     clock.advance(7.5)
@@ -29,7 +29,7 @@ def test_a_claim_shows_its_age_ttl_and_messages(api: Api, clock: ManualClock) ->
 
 
 def test_an_unknown_claim_is_not_found(api: Api) -> None:
-    """8.2, 8.3, 8.4 [T], 1.7: ill-formed ids too; reading and renewing are 404, releasing is 204."""
+    """8.2, 8.3, 8.4 [T], 1.7: Reading and renewing answer 404 and releasing 204, also for malformed ids."""
     api.send("jobs", 1)
     api.claim("jobs")
     for queue in ("jobs", "missing"):
@@ -43,7 +43,7 @@ def test_an_unknown_claim_is_not_found(api: Api) -> None:
 
 @pytest.mark.parametrize(("project", "queue"), [("acme", "other"), ("other", "jobs"), ("acme", "missing")])
 def test_a_claim_is_found_in_its_own_queue_only(api: Api, project: str, queue: str) -> None:
-    """8.2 [T], L8: from elsewhere it can neither be read nor renewed nor released."""
+    """8.2 [T], L8: Another queue or project can neither read, renew nor release the claim."""
     api.send("jobs", 1)
     claim, _ = api.claim("jobs", ttl=60)
     other = api.tenant(project=project)
@@ -56,7 +56,7 @@ def test_a_claim_is_found_in_its_own_queue_only(api: Api, project: str, queue: s
 
 
 def test_anyone_in_the_project_may_use_a_claim(api: Api) -> None:
-    """8: whoever knows its id; the client id plays no role."""
+    """8: The id of the claim suffices; the client id does not matter."""
     api.send("jobs", 1)
     claim, _ = api.claim("jobs")
     other = api.tenant(client=OTHER_CLIENT)
@@ -67,7 +67,7 @@ def test_anyone_in_the_project_may_use_a_claim(api: Api) -> None:
 
 
 def test_renewing_starts_the_claim_anew(api: Api, clock: ManualClock) -> None:
-    """8.3 [T]: 204 without body or Location; age 0; it ends at now + ttl."""
+    """8.3 [T]: The server answers 204 without body or Location. The age is 0, and the claim ends at now + ttl."""
     api.send("jobs", 1)
     claim, _ = api.claim("jobs", ttl=60)
     clock.advance(59)
@@ -84,7 +84,7 @@ def test_renewing_starts_the_claim_anew(api: Api, clock: ManualClock) -> None:
 
 
 def test_what_a_renewal_leaves_out_takes_the_servers_default(compose) -> None:
-    """8.3 [C]: not the claim's present value; {} is fine."""
+    """8.3 [C]: The claim's present values do not apply; {} is valid."""
     api = compose(default_claim_ttl=200, default_claim_grace=70)
     api.send("jobs", 1, ttl=100)
     claim, _ = api.claim("jobs", ttl=60, grace=60)
@@ -97,19 +97,19 @@ def test_what_a_renewal_leaves_out_takes_the_servers_default(compose) -> None:
 
 @every_row("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
 def test_the_ttl_of_a_renewal_has_the_bounds_of_a_claims(door: Api, ttl: Any) -> None:
-    """8.3 [T]: 400 before the claim is looked for."""
+    """8.3 [T]: The server answers 400 before it looks up the claim."""
     assert "ttl" in renew(door, f"{URL}/nothing", 400, {"ttl": ttl}).json["description"]
 
 
 @every_row("grace", ["60", "", 60.0, None, [], {}])
 def test_the_grace_of_a_renewal_is_an_integer(door: Api, grace: Any) -> None:
-    """8.3 [C]: its type is checked."""
+    """8.3 [C]: The server checks the type of the grace period."""
     assert "grace" in renew(door, f"{URL}/nothing", 400, {"ttl": 60, "grace": grace}).json["description"]
 
 
 @pytest.mark.parametrize("grace", [0, 59, 43200])
 def test_the_grace_of_a_renewal_may_be_short(api: Api, grace: int) -> None:
-    """8.3 [C]: its range is not that of a claim's."""
+    """8.3 [C]: The range of the grace period for new claims does not apply."""
     api.send("jobs", 1, ttl=60)
     claim, _ = api.claim("jobs", ttl=60)
     renew(api, claim, 204, {"ttl": 100, "grace": grace})
@@ -118,7 +118,7 @@ def test_the_grace_of_a_renewal_may_be_short(api: Api, grace: int) -> None:
 
 @pytest.mark.parametrize("grace", [-1, -(2**63), 43201, 2**63 - 1])
 def test_an_absurd_grace_neither_fails_nor_ends_a_message_early(api: Api, grace: int) -> None:
-    """8.3 [C]: not range-checked in Zaqar; refused or taken, the message stays with its holder."""
+    """8.3 [C]: Zaqar does not check the range. If refused or accepted, the message stays with its holder."""
     api.send("jobs", 1, ttl=60)
     claim, _ = api.claim("jobs", ttl=60)
     assert renew(api, claim, None, {"ttl": 100, "grace": grace}).status_int in (204, 400)
@@ -127,12 +127,12 @@ def test_an_absurd_grace_neither_fails_nor_ends_a_message_early(api: Api, grace:
 
 @every_row("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
 def test_a_renewal_needs_an_object(door: Api, body: Any) -> None:
-    """8.3, 1.6: an empty body is refused too."""
+    """8.3, 1.6: The server refuses an empty body too."""
     assert renew(door, f"{URL}/nothing", 400, body).json["title"] == "Invalid request body"
 
 
 def test_releasing_gives_the_messages_back_at_once(api: Api) -> None:
-    """8.4 [T]: 204, twice as well; each message to its former place."""
+    """8.4 [T]: Each release, also a repeated one, answers 204; each message returns to its former position."""
     api.send("jobs", *range(4))
     first, _ = api.claim("jobs", limit=2)
     second, _ = api.claim("jobs", limit=2)
@@ -146,7 +146,7 @@ def test_releasing_gives_the_messages_back_at_once(api: Api) -> None:
 
 
 def test_the_life_of_a_claim(api: Api, clock: ManualClock) -> None:
-    """17, 8 [T]: claim, look, renew, delete one, release, delete without claim: the walk of Zaqar's own test."""
+    """17, 8 [T]: Zaqar's own test claims, reads, renews, deletes a message, releases, and deletes without the claim."""
     api.tenant(client=OTHER_CLIENT).send("jobs", *range(10), ttl=300)
     claim, messages = api.claim("jobs", ttl=100, grace=60)
     message = messages[0]["href"]
@@ -169,7 +169,7 @@ def test_the_life_of_a_claim(api: Api, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("delay", [0, 30, 900])
 def test_a_claim_may_be_released_after_a_delay(api: Api, clock: ManualClock, delay: int) -> None:
-    """Extensions 3: all that it still holds, on any queue; a delay of 0 is one too."""
+    """Extensions 3: The release delays all messages that the claim still holds, on any queue; 0 is a valid delay."""
     [first, _] = api.send("jobs", "a", "b")
     claim, _ = api.claim("jobs", ttl=2000)
     clock.advance(1)
@@ -188,7 +188,7 @@ def test_a_claim_may_be_released_after_a_delay(api: Api, clock: ManualClock, del
 
 @pytest.mark.parametrize("delay", ["-1", "901", "x", "1.5", "9" * 30])
 def test_a_wrong_delay_of_a_release_is_refused(api: Api, delay: str) -> None:
-    """Extensions 3: 400 that names it; the claim stays."""
+    """Extensions 3: The server answers 400 and names the delay; the claim remains."""
     api.send("jobs", "a")
     claim, _ = api.claim("jobs")
     assert "delay" in api.delete(f"{claim}?delay={delay}", 400).json["description"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what: live claims of a queue and of a project, and what one claim tells of its holder."""
+"""Listings of the live claims of a queue and of a project, and the holder of a claim."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202e"
 
 
 def claim(api: Api, queue: str = "jobs", agent: str | None = "tool/1", limit: int = 10, **terms: Any) -> str:
-    """The path of a new claim, made by a client of that name."""
+    """Return the path of a new claim that a client with this User-Agent makes."""
     made = api.post(f"/v2/queues/{queue}/claims?limit={limit}", 201, terms, {"User-Agent": agent})
     return str(made.headers["Location"])
 
 
 def walk(api: Api, path: str) -> list[Any]:
-    """The claims of all pages, by the links from one to the next."""
+    """Return the claims of all pages; follow the links."""
     found = []
     while True:
         page = api.get(path, 200).json
@@ -41,7 +41,7 @@ def walk(api: Api, path: str) -> list[Any]:
 
 @pytest.mark.every_store
 def test_a_claim_is_listed_with_who_holds_it(api: Api, clock: ManualClock) -> None:
-    """All members, in the queue's listing and in the project's; ids lead to the claim."""
+    """The listings of the queue and of the project have all members; the href leads to the claim."""
     api.send("jobs", 1, 2, 3)
     path = claim(api, limit=2, ttl=120)
     made = clock.now()
@@ -64,7 +64,7 @@ def test_a_claim_is_listed_with_who_holds_it(api: Api, clock: ManualClock) -> No
 
 
 def test_a_claim_itself_tells_its_holder_if_it_is_asked_for_details(api: Api, clock: ManualClock) -> None:
-    """Without them it has what it always had."""
+    """Without ``detailed`` the claim has its usual members only."""
     api.send("jobs", 1)
     path = claim(api, ttl=60)
     assert set(api.get(path, 200).json) == {"age", "ttl", "href", "messages"}
@@ -76,7 +76,7 @@ def test_a_claim_itself_tells_its_holder_if_it_is_asked_for_details(api: Api, cl
 
 
 def test_a_holder_stays_who_made_the_claim(api: Api, clock: ManualClock) -> None:
-    """Whoever renews it; a claim under a name tells who made it, and after it lapsed who took over."""
+    """A renewal does not change the holder. A named claim shows its creator, and after it expired its new holder."""
     other = api.tenant(client=OTHER_CLIENT)
     api.send("jobs", 1, 2)
     api.put(f"{URL}/job.1?limit=1", 201, {"ttl": 60}, {"User-Agent": "first"})
@@ -94,7 +94,7 @@ def test_a_holder_stays_who_made_the_claim(api: Api, clock: ManualClock) -> None
 
 @pytest.mark.every_store
 def test_a_user_agent_is_text_of_64_characters(api: Api) -> None:
-    """In UTF-8, as clients send it; none, and one that is no UTF-8."""
+    """The name is UTF-8, as clients send it. The header may be absent or not valid UTF-8."""
     api.send("jobs", *range(6))
     agents = [HOSTILE, "é" * 100, None, "\xff\xfe", "x" * 64, "\N{GRINNING FACE}" * 100]
     sent = [None if agent is None else agent.encode().decode("latin-1") for agent in agents]
@@ -106,7 +106,7 @@ def test_a_user_agent_is_text_of_64_characters(api: Api) -> None:
 
 @pytest.mark.every_store
 def test_pages_neither_skip_nor_repeat(api: Api) -> None:
-    """Of a queue and of a project; a link repeats the limit."""
+    """This holds for a queue and for a project; each link repeats the limit."""
     for queue in ("a", "b", "c"):
         api.send(queue, *range(7))
         for _ in range(7):
@@ -132,14 +132,14 @@ def test_pages_neither_skip_nor_repeat(api: Api) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_refused(api: Api, path: str, given: str, sentence: str) -> None:
-    """By its name, with its bounds."""
+def test_invalid_parameters_are_refused(api: Api, path: str, given: str, sentence: str) -> None:
+    """The error names the parameter and its limits."""
     assert sentence in api.get(f"{path}?{given}", 400).json["description"]
 
 
 @pytest.mark.every_store
 def test_any_marker_of_the_right_form_is_a_place(api: Api) -> None:
-    """Behind which there is something or nothing."""
+    """A marker may point to any position, whether or not claims follow it."""
     api.send("jobs", 1)
     claim(api)
     for marker in ("am9icy8", "_____w", "AAAA", "fn5-"):
@@ -148,8 +148,8 @@ def test_any_marker_of_the_right_form_is_a_place(api: Api) -> None:
 
 
 @pytest.mark.every_store
-def test_zq_s_own_queues_are_not_among_them(api: Api, storage: Storage, clock: ManualClock) -> None:
-    """What is on its way to subscribers is claimed in queues of the project that nobody sees."""
+def test_claims_of_internal_queues_are_not_listed(api: Api, storage: Storage, clock: ManualClock) -> None:
+    """Deliveries to subscribers are claimed in hidden queues of the project."""
     api.send("jobs", 1)
     claim(api)
     own, now = Source(api.project, "queue", "jobs").worker_queue("s"), clock.now()
@@ -159,7 +159,7 @@ def test_zq_s_own_queues_are_not_among_them(api: Api, storage: Storage, clock: M
 
 
 def test_who_may_observe_a_queue_sees_its_claims(scoped: Scoped) -> None:
-    """One who sees some queues only does not get those of all."""
+    """A caller that may observe only some queues cannot list the claims of all queues."""
     owner = scoped.api()
     owner.send("jobs", 1)
     claim(owner)

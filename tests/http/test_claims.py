@@ -20,7 +20,7 @@ def bodies(messages: list[Any]) -> list[Any]:
 
 @pytest.mark.every_store
 def test_a_claim_hands_out_messages(api: Api) -> None:
-    """8.1: 201, the claim's path as Location, representations whose href ends in its id, and no other member."""
+    """8.1: The server answers 201 with the claim's path as Location, and messages whose hrefs name the claim."""
     ids = api.send("jobs", "a", "b", ttl=3600)
     answer = api.post(URL, 201, {"ttl": 300, "grace": 60})
     claim = answer.headers["Location"].removeprefix(f"{URL}/")
@@ -44,7 +44,7 @@ def test_a_claim_hands_out_messages(api: Api) -> None:
     "body", [None, b"", {}, {"ttl": 100}, {"grace": 100}, {"unknown": 1, "ttl": 100, "messages": [1]}]
 )
 def test_both_terms_are_optional(api: Api, body: Any) -> None:
-    """8.1, 1.6 [T]: no body is {}; unknown members are ignored."""
+    """8.1, 1.6 [T]: A request without a body equals {}, and unknown members are ignored."""
     api.send("jobs", 1)
     claim = api.post(URL, 201, body).headers["Location"]
     assert api.get(claim, 200).json["ttl"] == (body or {} if isinstance(body, dict) else {}).get("ttl", 300)
@@ -66,7 +66,10 @@ def test_the_defaults_are_those_of_the_server(compose, clock: ManualClock) -> No
 @every_row("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
 @every_row("term", TERMS)
 def test_a_term_is_60_to_43200_whole_seconds(door: Api, term: str, value: Any) -> None:
-    """8.1 [T], 1.6: else 400 that names it; numbers name the bound. python-zaqarclient may send null and gets this."""
+    """8.1 [T], 1.6: Otherwise the server answers 400 and names the field and its limit; null gets 400 as well.
+
+    python-zaqarclient may send null.
+    """
     refused = door.post(URL, 400, {"ttl": 100, "grace": 100, term: value}).json
     assert refused["title"] == ("Invalid API request" if type(value) is int else "Invalid request body")
     assert term in refused["description"]
@@ -88,18 +91,17 @@ def test_the_bounds_of_a_term_are_those_of_the_server(compose, term: str) -> Non
     "body", [b"[]", b"[1]", b'"text"', b"1", b"null", b"true", b"{", b"[", b".", b"{'ttl': 100}", b"{}{}", b"\xff"]
 )
 def test_a_claim_of_anything_but_an_object_is_refused(door: Api, body: bytes) -> None:
-    """8.1 [T], 1.6."""
     assert door.post(URL, 400, body).json["title"] == "Invalid request body"
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "21", "200", "9" * 30, "abc", "%20", "1.0", "None"])
 def test_a_claim_takes_one_to_twenty_messages(zaqars: Api, limit: str) -> None:
-    """8.1 [T]: limit in the query, else 400."""
+    """8.1 [T]: The limit is a query parameter; other values get 400."""
     assert "limit" in zaqars.post(f"{URL}?limit={limit}", 400, {}).json["description"]
 
 
 def test_a_claim_takes_ten_by_default(compose) -> None:
-    """8.1, 16: the default is fixed, the maximum is an option; fewer are fine."""
+    """8.1, 16: The default is fixed and the maximum is an option. A queue with fewer messages returns fewer."""
     api = compose(max_messages_per_claim_or_pop=12)
     api.send("jobs", *range(25))
     assert len(api.claim("jobs", limit=12)[1]) == 12
@@ -110,7 +112,7 @@ def test_a_claim_takes_ten_by_default(compose) -> None:
 
 @pytest.mark.parametrize("created", [True, False])
 def test_a_claim_of_nothing_is_204(api: Api, created: bool) -> None:
-    """8.1 [T]: empty, without Location; a missing queue is not created."""
+    """8.1 [T]: The response is empty and has no Location; a missing queue is not created."""
     if created:
         api.put(QUEUE, 201)
     answer = api.post(URL, 204, {})
@@ -125,7 +127,7 @@ def test_a_claim_of_nothing_is_204(api: Api, created: bool) -> None:
 def test_a_message_outlives_its_claim(
     api: Api, clock: ManualClock, message_ttl: int, claim_ttl: int, grace: int, ttl: int
 ) -> None:
-    """8.1 [T]: one that would expire before the claim ends gets claim ttl + grace, the others keep theirs."""
+    """8.1 [T]: A message that would expire before the claim gets claim ttl + grace; other messages keep their ttl."""
     [message] = api.send("jobs", 1, ttl=message_ttl)
     claim, [claimed] = api.claim("jobs", ttl=claim_ttl, grace=grace)
     assert claimed["ttl"] == ttl
@@ -139,8 +141,8 @@ def test_a_message_outlives_its_claim(
 
 
 @pytest.mark.every_store
-def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
-    """8.5 [T]: messages can be claimed, listed and deleted without a claim id; the claim is 404."""
+def test_a_claim_releases_its_messages_when_it_expires(api: Api, clock: ManualClock) -> None:
+    """8.5 [T]: The messages can be claimed, listed and deleted without a claim id; the claim gets 404."""
     api.send("jobs", 1, 2)
     claim, messages = api.claim("jobs", ttl=60)
     clock.advance(59.999)
@@ -157,6 +159,5 @@ def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("query", ["", "?unknown=1", "?limit=", "?claim_id=x", "?marker=x&echo=None"])
 def test_unknown_parameters_of_a_claim_are_ignored(api: Api, query: str) -> None:
-    """8.1 [T]."""
     api.send("jobs", 1)
     api.post(URL + query, 201, {})

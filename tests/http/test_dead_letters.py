@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters (contract 8.6, with the mends of extensions 1 and 4)."""
+"""Dead letters (contract 8.6, as amended by extensions 1 and 4)."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ DEAD = "/v2/queues/dead"
 
 
 def rules(count: int | None = 2, queue: str | None = "dead", **more: Any) -> dict[str, Any]:
-    """Metadata of a queue that sends messages on after ``count`` claims."""
+    """Return the metadata of a queue that moves messages to ``queue`` after ``count`` claims."""
     return {"_max_claim_count": count, "_dead_letter_queue": queue, **more}
 
 
 def exhaust(api: Api, times: int, clock: ManualClock | None = None) -> None:
-    """Claim everything ``times`` times; let the claims lapse with a clock, release them without."""
+    """Claim all messages ``times`` times. Let the claims expire if a clock is given; otherwise release them."""
     for _ in range(times):
         claim, _ = api.claim("jobs", limit=20, ttl=60)
         if clock is None:
@@ -29,7 +29,7 @@ def exhaust(api: Api, times: int, clock: ManualClock | None = None) -> None:
 
 @pytest.mark.parametrize("by", ["lapse", "release"])
 def test_a_message_may_be_claimed_n_times(api: Api, clock: ManualClock, by: str) -> None:
-    """8.6 [T]: N = 2 is 201, 201, 204; the count survives lapse and release."""
+    """8.6 [T]: With N = 2, claims answer 201, 201 and 204; the count survives expiry and release of claims."""
     api.put(URL, 201, rules())
     [message] = api.send("jobs", "poison")
     exhaust(api, 2, clock if by == "lapse" else None)
@@ -42,7 +42,7 @@ def test_a_message_may_be_claimed_n_times(api: Api, clock: ManualClock, by: str)
 
 
 def test_the_tempest_walk_with_waits_of_70_seconds(api: Api, clock: ManualClock) -> None:
-    """17 (tempest): claims of 60 s, 70 s apart: 201, 201, 204; listing the dead letter queue is 200."""
+    """17 (tempest): Claims of 60 s, 70 s apart, answer 201, 201 and 204; the dead-letter queue can be listed."""
     api.put(DEAD, 201)
     api.put(URL, 201, rules(_dead_letter_queue_messages_ttl=300))
     api.send("jobs", "poison", ttl=3600)
@@ -53,7 +53,7 @@ def test_the_tempest_walk_with_waits_of_70_seconds(api: Api, clock: ManualClock)
 
 
 def test_a_dead_letter_arrives_ready_and_unclaimed(api: Api) -> None:
-    """Extensions 4: it can be listed, claimed and popped at once, and its count starts anew."""
+    """Extensions 4: The message can be listed, claimed and popped at once, and its claim count restarts."""
     api.put(DEAD, 201, {"_default_message_delay": 900})
     api.put(URL, 201, rules(1))
     [message] = api.send("jobs", {"a": 1})
@@ -70,7 +70,6 @@ def test_a_dead_letter_arrives_ready_and_unclaimed(api: Api) -> None:
 
 
 def test_a_dead_letter_keeps_its_client_and_age(api: Api, clock: ManualClock) -> None:
-    """8.6."""
     api.put(URL, 201, rules(1))
     api.tenant(client=OTHER_CLIENT).send("jobs", 1)
     exhaust(api, 1, clock)
@@ -84,7 +83,7 @@ def test_a_dead_letter_keeps_its_client_and_age(api: Api, clock: ManualClock) ->
 def test_the_ttl_of_a_dead_letter_starts_when_it_moves(
     api: Api, clock: ManualClock, dead_ttl: int | None, ttl: int
 ) -> None:
-    """8.6 [T], extensions 4: _dead_letter_queue_messages_ttl, else its own, counted anew."""
+    """8.6 [T], extensions 4: The ttl is _dead_letter_queue_messages_ttl or the message's own, from the move on."""
     api.put(URL, 201, rules(1, _dead_letter_queue_messages_ttl=dead_ttl))
     [message] = api.send("jobs", 1, ttl=500)
     clock.advance(100)
@@ -102,7 +101,7 @@ def test_the_ttl_of_a_dead_letter_starts_when_it_moves(
     "metadata", [rules(2, None), rules(None, "dead"), {"_max_claim_count": 2}, {"_dead_letter_queue": "dead"}, {}]
 )
 def test_both_keys_are_needed(api: Api, metadata: dict[str, Any]) -> None:
-    """8.6: null is unset; with one of them nothing dies."""
+    """8.6: null means unset; with only one of the keys no message is moved."""
     api.put(URL, 201, metadata)
     api.send("jobs", 1)
     exhaust(api, 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a message lives: its own ttl, its queue's, that of the first pattern that fits the name, the default."""
+"""The ttl of a message: its own, its queue's, that of the first pattern that matches the name, or the default."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def api(broker: Broker, project_suffix: str) -> Api:
 
 @pytest.fixture
 def posted(api: Api) -> Callable[..., int]:
-    """A function: the ttl that a message of these fields has in a queue."""
+    """Return a function that posts a message with these fields and returns the message's ttl."""
 
     def post(queue: str = QUEUE, **fields: int) -> int:
         document = {"messages": [{"body": 1, **fields}]}
@@ -39,14 +39,14 @@ def posted(api: Api) -> Callable[..., int]:
 
 
 def set_ttl(api: Api, value: int) -> int:
-    """The ttl that a patch of the queue answers."""
+    """Patch the queue's ttl and return the ttl in the response."""
     operation = {"op": "add", "path": f"/metadata/{TTL}", "value": value}
     shown: int = api.patch(QUEUE, 200, [operation]).json[TTL]
     return shown
 
 
-def test_the_nearest_word_counts(api: Api, posted: Callable[..., int]) -> None:
-    """The message's, its queue's, the first pattern's, the default."""
+def test_the_most_specific_ttl_applies(api: Api, posted: Callable[..., int]) -> None:
+    """The order is: the message's ttl, its queue's, the first matching pattern's, the default."""
     assert posted() == 700
     assert posted("/v2/queues/mqtt-out") == 800
     assert posted("/v2/queues/jobs") == 3600
@@ -57,7 +57,7 @@ def test_the_nearest_word_counts(api: Api, posted: Callable[..., int]) -> None:
 
 
 def test_a_queue_shows_what_holds_for_it(api: Api) -> None:
-    """Read alone, in a detailed listing, as the answer of a patch, and before it exists."""
+    """This holds for reads of the queue, detailed listings, the response to a patch, and a missing queue."""
     assert api.get(QUEUE, 200).json[TTL] == 700
     api.put(QUEUE, 201, {"a": 1})
     api.put("/v2/queues/jobs", 201)
@@ -69,8 +69,8 @@ def test_a_queue_shows_what_holds_for_it(api: Api) -> None:
     assert api.patch(QUEUE, 200, [{"op": "remove", "path": f"/metadata/{TTL}"}]).json[TTL] == 700
 
 
-def test_what_was_shown_is_not_stored(api: Api, broker: Broker) -> None:
-    """A patch of something else does not turn the operator's default into the queue's own."""
+def test_a_shown_default_is_not_stored(api: Api, broker: Broker) -> None:
+    """A patch of another member does not store the operator's default as the queue's own."""
     api.put(QUEUE, 201, {"a": 1})
     api.patch(QUEUE, 200, [{"op": "replace", "path": "/metadata/a", "value": 2}])
     broker.default_ttls.replace(3600, [])
@@ -78,7 +78,10 @@ def test_what_was_shown_is_not_stored(api: Api, broker: Broker) -> None:
 
 
 def test_a_changed_table_holds_from_the_next_post_on(api: Api, broker: Broker, posted: Callable[..., int]) -> None:
-    """Though the queue's rules are remembered; messages that are there keep their ttl, and limits tell the default."""
+    """This holds although the server caches the queue's rules.
+
+    Stored messages keep their ttl; limits show the default.
+    """
     assert (posted(), posted("/v2/queues/jobs")) == (700, 3600)
     broker.default_ttls.replace(500, [("mqtt-*", 600)])
     assert (posted(), posted("/v2/queues/jobs")) == (600, 500)
@@ -87,7 +90,7 @@ def test_a_changed_table_holds_from_the_next_post_on(api: Api, broker: Broker, p
 
 
 def test_staged_and_replayed_messages_follow_the_same_order(api: Api, broker: Broker) -> None:
-    """They are posts too; a replay takes what holds now."""
+    """Staged and replayed messages are posts too; a replay uses the present settings."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
     api.post(f"{QUEUE}/messages?stage=s", 202, {"messages": [{"body": 1}, {"body": 2, "ttl": 60}]})
     api.post("/v2/commits", 200, {"producer": "p", "batch": 1, "publish": ["s"]})

@@ -16,13 +16,13 @@ ALL = "echo=true&include_delayed=true&include_claimed=true"
 
 @pytest.fixture
 def delayed(api: Api) -> Api:
-    """A server with queue ``jobs``, delayed by 30 seconds."""
+    """Return a client of a server with queue ``jobs``, whose messages are delayed by 30 seconds."""
     api.put(QUEUE, 201, {"_default_message_delay": 30})
     return api
 
 
 def claimable(api: Api) -> list[Any]:
-    """The bodies that a claim would get now; they are released at once."""
+    """Return the bodies that a claim gets; release the claim at once."""
     answer = api.post(f"{QUEUE}/claims?limit=20", None, {})
     if answer.status_int == 204:
         return []
@@ -31,7 +31,7 @@ def claimable(api: Api) -> list[Any]:
 
 
 def test_a_message_without_delay_takes_the_queues(delayed: Api, clock: ManualClock) -> None:
-    """C, S-C1: it is neither claimed nor popped nor listed before post time + 30."""
+    """C, S-C1: The message is neither claimed, popped nor listed before its post time + 30."""
     delayed.send("jobs", 1)
     clock.advance(29.999)
     assert (claimable(delayed), delayed.seen("jobs")) == ([], [])
@@ -43,7 +43,7 @@ def test_a_message_without_delay_takes_the_queues(delayed: Api, clock: ManualClo
 
 @pytest.mark.parametrize("delay", [0, 1, 29, 31, 900])
 def test_a_message_with_a_delay_keeps_its_own(delayed: Api, clock: ManualClock, delay: int) -> None:
-    """C, S-C2: shorter, longer, or none at all."""
+    """C, S-C2: The delay may be shorter, longer or zero."""
     delayed.send("jobs", 1, delay=delay)
     if delay:
         clock.advance(delay - 0.001)
@@ -54,7 +54,7 @@ def test_a_message_with_a_delay_keeps_its_own(delayed: Api, clock: ManualClock, 
 
 @pytest.mark.parametrize("metadata", [None, {"_default_message_delay": 0}, {"_default_message_delay": None}])
 def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) -> None:
-    """C, S-C3, 7.2 [C]: whatever its value; the message is ready at once."""
+    """C, S-C3, 7.2 [C]: Whatever the value of the delay, the message is ready at once."""
     api.put(QUEUE, 201, metadata)
     values = [0, 30, 900, 901, -1, 2**63 - 1, None, "x", 1.5, True, [], {"a": 1}]
     for value in values:
@@ -64,7 +64,7 @@ def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) ->
 
 
 def test_a_post_whose_delay_is_ignored_is_answered_with_a_warning(delayed: Api) -> None:
-    """Posts, repeats of them, and staged messages: wherever the queue has no delay and a message names one."""
+    """Posts, repeated posts and staged posts warn if a message has a delay and the queue has none."""
     warning = '299 - "delay is ignored: plain has no _default_message_delay"'
     cases = [
         ("plain", {"delay": 60}, warning),
@@ -89,7 +89,7 @@ def test_a_post_whose_delay_is_ignored_is_answered_with_a_warning(delayed: Api) 
 
 @every_row("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
 def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, delay: Any) -> None:
-    """7.2: else 400 that names it, and nothing is stored."""
+    """7.2: Otherwise the server answers 400, names the delay, and stores nothing."""
     description = delayed.post(URL, 400, {"messages": [{"body": 1}, {"body": 2, "delay": delay}]}).json["description"]
     assert "delay" in description
     assert type(delay) is not int or "900" in description
@@ -97,7 +97,7 @@ def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, dela
 
 
 def test_the_bound_of_a_delay_is_that_of_the_server(compose) -> None:
-    """16: max_message_delay."""
+    """16: The option is max_message_delay."""
     api = compose(max_message_delay=60)
     api.put(QUEUE, 201, {"_default_message_delay": 60})
     api.send("jobs", 1, delay=60)
@@ -105,7 +105,7 @@ def test_the_bound_of_a_delay_is_that_of_the_server(compose) -> None:
 
 
 def test_a_server_may_delay_every_queue(compose, clock: ManualClock) -> None:
-    """6.1, 16: default_message_delay is in force where it is shown, and a queue's own wins."""
+    """6.1, 16: default_message_delay applies to queues that show it; a queue's own delay takes precedence."""
     api = compose(default_message_delay=10)
     assert api.get(QUEUE, 200).json["_default_message_delay"] == 10
     api.put("/v2/queues/slow", 201, {"_default_message_delay": 20})
@@ -116,7 +116,7 @@ def test_a_server_may_delay_every_queue(compose, clock: ManualClock) -> None:
 
 
 def test_a_delayed_message_is_seen_by_who_asks_for_it(delayed: Api) -> None:
-    """7.8: by include_delayed, by id and by ids; it counts as free."""
+    """7.8: include_delayed, the id and ids return the message; it counts as free."""
     [message] = delayed.send("jobs", 1)
     assert delayed.seen("jobs", "echo=true&include_delayed=true") == [1]
     assert delayed.get(f"{URL}/{message}", 200).json["body"] == 1
@@ -125,7 +125,7 @@ def test_a_delayed_message_is_seen_by_who_asks_for_it(delayed: Api) -> None:
 
 
 def test_a_delay_never_appears_in_an_answer(delayed: Api) -> None:
-    """7.8: the representation is that of any message."""
+    """7.8: The representation has the members of any message."""
     [message] = delayed.send("jobs", 1, delay=5)
     assert delayed.get(f"{URL}/{message}", 200).json.keys() == {"id", "href", "ttl", "age", "body"}
     [listed] = delayed.get(f"{URL}?{ALL}", 200).json["messages"]
@@ -133,7 +133,7 @@ def test_a_delay_never_appears_in_an_answer(delayed: Api) -> None:
 
 
 def test_the_link_of_a_delayed_queue_says_what_was_asked(delayed: Api) -> None:
-    """7.3: include_delayed is forced on normal queues only."""
+    """7.3: The link includes include_delayed only if the request does; on normal queues it always does."""
     delayed.send("jobs", 1, 2, delay=0)
     [link] = delayed.get(f"{URL}?echo=true&limit=1", 200).json["links"]
     assert "include_delayed=true" not in link["href"]
@@ -142,7 +142,7 @@ def test_the_link_of_a_delayed_queue_says_what_was_asked(delayed: Api) -> None:
 
 
 def test_a_message_keeps_its_moment_after_the_default_is_cleared(delayed: Api, clock: ManualClock) -> None:
-    """7.8, L4: it is listed then, for the queue is a normal one, and claimed only when due; new posts are ready."""
+    """7.8, L4: The queue is normal now, so the message is listed, but claimed only when due; new posts are ready."""
     delayed.send("jobs", "old")
     delayed.patch(QUEUE, 200, [{"op": "remove", "path": "/metadata/_default_message_delay"}])
     delayed.send("jobs", "new")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``…/subscriptions/{subscription}/deliveries`` without a worker: what waits, and a test of one subscriber."""
+"""``…/subscriptions/{subscription}/deliveries`` without a worker: pending deliveries and the test of a subscriber."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from tests.http.test_subscriptions import OPTIONS, subscribe
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """A server with a key."""
+    """Return a client of a server with a secret key."""
     return compose(app=OPTIONS)
 
 
 @pytest.mark.parametrize("kind", ["queues", "topics"])
-def test_a_test_waits_for_its_subscriber_alone(api: Api, kind: str) -> None:
-    """Each waits behind the question whether its subscriber agrees; what was given up is another list."""
+def test_a_test_delivery_waits_for_its_own_subscriber(api: Api, kind: str) -> None:
+    """A test delivery waits until its subscriber confirms; failed deliveries are listed separately."""
     path = f"/v2/{kind}/jobs/subscriptions"
     one, other = (subscribe(api, path, subscriber=f"http://8.8.8.8/{name}")["subscription_id"] for name in "ab")
     assert "has not confirmed" in api.post(f"{path}/{one}/deliveries", 409, None).json["description"]
@@ -36,7 +36,7 @@ def test_a_test_waits_for_its_subscriber_alone(api: Api, kind: str) -> None:
     api.get(f"/v2/{kind}/jobs/messages", 200)
 
 
-def test_of_what_is_not_there_and_in_what_is_no_state(api: Api) -> None:
+def test_deliveries_of_a_missing_subscription_or_an_unknown_state_are_refused(api: Api) -> None:
     path = "/v2/queues/jobs/subscriptions"
     api.post(f"{path}/none/deliveries", 404, None)
     api.get(f"{path}/none/deliveries?state=waiting", 404)

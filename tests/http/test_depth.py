@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /v2/queues/{queue}/depth``: what autoscalers ask, as KEDA does."""
+"""``GET /v2/queues/{queue}/depth``, which autoscalers such as KEDA query."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +21,14 @@ NOTHING = {"ready": 0, "claimed": 0, "delayed": 0, "backlog": 0, "oldest_ready_s
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, compose: Callable[..., Api]) -> Api:
-    """A server that remembers no depth for longer than a test waits."""
+    """Return a client of a server that does not cache the depth."""
     monkeypatch.setattr(queues, "CACHE_TTL", 0.0)
     return compose()
 
 
 @pytest.mark.every_store
 def test_each_state_is_counted(asked: Api, clock: ManualClock) -> None:
-    """The backlog is what is ready and what is worked at, so that workers at work are not scaled away."""
+    """The backlog includes ready and claimed messages, so that an autoscaler does not stop busy workers."""
     asked.put(QUEUE, 201, {"_default_message_delay": 30})
     asked.send("jobs", 1, 2, delay=0)
     asked.send("jobs", 3, delay=60)
@@ -46,7 +46,7 @@ def test_each_state_is_counted(asked: Api, clock: ManualClock) -> None:
 
 
 def test_a_missing_and_an_empty_queue_are_zeros(asked: Api) -> None:
-    """Workers of a queue that nobody has posted to yet are none; asking makes no queue."""
+    """A queue without messages needs no workers; the request does not create the queue."""
     assert asked.get(DEPTH, 200).json == NOTHING
     assert asked.queues() == []
     asked.put(QUEUE, 201)
@@ -58,7 +58,7 @@ def test_a_missing_and_an_empty_queue_are_zeros(asked: Api) -> None:
 
 @pytest.mark.every_store
 def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
-    """By the option ``max_counted``, in each state."""
+    """The option ``max_counted`` limits the count of each state."""
     bounded = compose(max_counted=3)
     bounded.put(QUEUE, 201, {"_default_message_delay": 30})
     bounded.send("jobs", *range(10), delay=0)
@@ -70,7 +70,7 @@ def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
 
 
 def test_an_answer_is_remembered_for_a_second(compose: Callable[..., Api], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many ask, the store counts once a second."""
+    """The store counts at most once a second, however many clients request the depth."""
     now = [7.0]
     monkeypatch.setattr(queues, "ReadThroughCache", partial(ReadThroughCache, monotonic=lambda: now[0]))
     api = compose()
@@ -82,7 +82,10 @@ def test_an_answer_is_remembered_for_a_second(compose: Callable[..., Api], monke
 
 
 def test_keda_asks_with_a_project_alone(api: Api) -> None:
-    """Where nobody is authenticated: one header, and none of a client. Without a project it is 400."""
+    """Without authentication the project header suffices and Client-ID is optional.
+
+    Without a project the server answers 400.
+    """
     api.send("jobs", 1)
     alone = {"Client-ID": None}
     assert api.get(DEPTH, 200, alone).json["backlog"] == 1
@@ -93,7 +96,7 @@ def test_keda_asks_with_a_project_alone(api: Api) -> None:
 
 
 def test_keda_asks_with_a_credential_alone(scoped: Scoped) -> None:
-    """The project is the credential's; to observe the queue is enough, and nothing else is."""
+    """The credential determines the project; only the scope to observe the queue is required."""
     scoped.api().send("jobs", 1)
     alone: dict[str, Any] = {"Client-ID": None}
     assert scoped.api("observe:jobs").get(DEPTH, 200, alone).json["backlog"] == 1
@@ -103,6 +106,6 @@ def test_keda_asks_with_a_credential_alone(scoped: Scoped) -> None:
 
 
 def test_tenants_see_their_own_queues(api: Api) -> None:
-    """A queue of the same name is another one."""
+    """Queues of the same name in two projects are separate."""
     api.send("jobs", 1)
     assert api.tenant("other").get(DEPTH, 200, {"Client-ID": None}).json == NOTHING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More of a message, when it is asked for (extensions 7)."""
+"""Details of messages, which a request must ask for (extensions 7)."""
 
 import re
 from datetime import datetime
@@ -24,7 +24,7 @@ SHOWN = {"attributes": {"n": 1.5}, "deduplication_id": "once", "aws_trace_header
 
 
 def every_look(api: Api, suffix: str) -> dict[str, list[Any]]:
-    """What each request that shows messages shows; the claim comes last but one, the pop last."""
+    """Return the messages that each kind of request shows; the claim comes second to last, the pop last."""
     [message] = [message["id"] for message in api.get(f"{URL}?echo=true", 200).json["messages"]]
     looks = {
         "list": api.get(f"{URL}?echo=true&{suffix}", 200).json["messages"],
@@ -42,7 +42,7 @@ def every_look(api: Api, suffix: str) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("suffix", ["", "detailed=", "detailed=false", "detailed=0", "detailed=no"])
 def test_nothing_is_added_unless_asked_for(api: Api, suffix: str) -> None:
-    """Clients of the base raise on members that they do not know."""
+    """Clients of the base API raise on unknown members."""
     api.send("jobs", 1)
     for name, [message] in every_look(api, suffix).items():
         popped = {"id", "age", "ttl", "body", "claim_id", "claim_count"}
@@ -51,7 +51,7 @@ def test_nothing_is_added_unless_asked_for(api: Api, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["detailed=true", "detailed=1", "detailed=yes"])
 def test_every_request_that_shows_messages_shows_more_of_them(api: Api, suffix: str) -> None:
-    """List, get, get by ids, claim, show a claim, pop."""
+    """This holds for listing, reads by id and by ids, claim, read of a claim, and pop."""
     api.send("jobs", 1)
     counts = {}
     for name, [message] in every_look(api, suffix).items():
@@ -63,7 +63,7 @@ def test_every_request_that_shows_messages_shows_more_of_them(api: Api, suffix: 
 
 
 def test_the_moments_are_those_of_the_message(api: Api, clock: ManualClock) -> None:
-    """created + ttl = expires; available_at is the delay's end, and under a claim its end."""
+    """expires is created + ttl; available_at is the end of the delay, or of the claim if there is one."""
     api.put(JOBS, 201, {"_default_message_delay": 30, "_redelivery_delay": 5})
     [message] = api.send("jobs", 1, ttl=3600)
 
@@ -80,7 +80,7 @@ def test_the_moments_are_those_of_the_message(api: Api, clock: ManualClock) -> N
 
 
 def test_a_dead_letter_shows_where_it_came_from(api: Api) -> None:
-    """origin, origin_claim_count, reason: only where they are set."""
+    """origin, origin_claim_count and reason are shown only if they are set."""
     api.put(JOBS, 201, {"_dead_letter_queue": "dead", "_max_claim_count": 1})
     api.send("jobs", 1)
     api.delete(api.claim("jobs")[0], 204)
@@ -93,7 +93,7 @@ def test_a_dead_letter_shows_where_it_came_from(api: Api) -> None:
 
 
 def test_what_came_with_a_message_is_among_its_details(api: Api, storage: Storage, clock: ManualClock) -> None:
-    """As it was posted, by every request; and a copy that is posted again has it too."""
+    """Every request shows the attributes as posted; a replayed copy has them too."""
     api.put(JOBS, 201, {"_history_ttl": 3600})
     draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", attributes=STORED)
     storage.messages.post(QueueRef(api.project, "jobs"), [draft], clock.now())
@@ -106,7 +106,7 @@ def test_what_came_with_a_message_is_among_its_details(api: Api, storage: Storag
 
 
 def test_sequences_rise_and_are_the_markers_of_a_listing(api: Api) -> None:
-    """The marker is the sequence of the last message, and any number is one."""
+    """The marker is the sequence of the last message, and any number is a valid marker."""
     api.send("jobs", *range(5))
     page = api.get(f"{URL}?echo=true&limit=3&detailed=true", 200).json
     sequences = [message["sequence"] for message in page["messages"]]
@@ -119,7 +119,7 @@ def test_sequences_rise_and_are_the_markers_of_a_listing(api: Api) -> None:
 
 
 def test_stats_show_the_sequences_of_the_ends(api: Api) -> None:
-    """Only when asked for; an empty queue has no ends."""
+    """The sequences are shown only with ``detailed``; an empty queue has none."""
     api.put(JOBS, 201)
     assert "oldest" not in api.get(f"{JOBS}/stats?detailed=true", 200).json["messages"]
     api.send("jobs", 1, 2, 3)
@@ -132,7 +132,7 @@ def test_stats_show_the_sequences_of_the_ends(api: Api) -> None:
 
 
 def test_stats_count_what_came(api: Api) -> None:
-    """Only when asked for; messages that left count too."""
+    """The count is shown only with ``detailed``; it includes removed messages."""
     api.send("jobs", 1, 2, 3)
     assert "entered" not in api.get(f"{JOBS}/stats", 200).json["messages"]
     before = api.get(f"{JOBS}/stats?detailed=true", 200).json["messages"]
@@ -143,7 +143,7 @@ def test_stats_count_what_came(api: Api) -> None:
 
 
 def test_a_checksum_stands_beside_the_details(compose: Any) -> None:
-    """And is left out where there is none."""
+    """A message without a checksum omits the member."""
     api = compose(checksum=True)
     api.send("jobs", {"event": "x"}, None)
     some, none = api.get(f"{URL}?echo=true&detailed=true", 200).json["messages"]
@@ -163,6 +163,6 @@ def test_a_checksum_stands_beside_the_details(compose: Any) -> None:
     ],
 )
 def test_a_wrong_value_is_refused(door: Api, method: str, path: str) -> None:
-    """400 before the store is asked, so that nothing is popped or claimed for it."""
+    """The server answers 400 before it accesses the store, so that no message is popped or claimed."""
     query = f"{path}{'&' if '?' in path else '?'}detailed=maybe"
     assert "detailed" in door.call(method, query, 400).json["description"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that the edge drives: inline ones whose way is too long, and the count of those that wait."""
+"""Requests driven by an engine: long scans that begin inline, and the count of waiting requests."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,7 +30,7 @@ def own_store() -> Iterator[Storage]:
 def test_a_listing_with_a_long_way_goes_on_in_a_thread(
     own_store: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins inline, and shows what it would have shown."""
+    """The request begins inline and returns the same page."""
     monkeypatch.setattr(scans, "SHORT", 1)
     edge = Driven(create_app(Broker(own_store, clock)))
     api = Api(edge)
@@ -44,7 +44,7 @@ def test_a_listing_with_a_long_way_goes_on_in_a_thread(
 
 
 def test_a_request_that_waits_is_counted_once(own_store: Storage, clock: ManualClock) -> None:
-    """Whether it waits or not, a project has as many requests as its rate allows."""
+    """A request counts once towards the rate of its project, whether or not it waits."""
     unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
     broker = Broker(own_store, clock, quota=Quota(**unbounded | {"requests": 1}), rates=Rates(64, clock.now))
     scoped = Scoped(lambda options: create_app(broker, **options), "")

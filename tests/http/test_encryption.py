@@ -32,7 +32,7 @@ SECRET: Any = {"card": "4111 1111", "note": "Zo\u00eb"}
 
 @pytest.fixture
 def api(compose) -> Api:
-    """A server with keys; the queue ``jobs`` is encrypted and keeps history."""
+    """Return a client of a server with keys, whose queue ``jobs`` is encrypted and keeps history."""
     made: Api = compose(encryption_keys=KEYS)
     made.put("/v2/queues/jobs", 201, ON | {"_history_ttl": 600})
     return made
@@ -44,7 +44,7 @@ def store(storage: Storage, clock: ManualClock, api: Api) -> "Store":
 
 
 class Store:
-    """What stands in the store of the project's queues."""
+    """The stored messages of the project's queues."""
 
     def __init__(self, storage: Storage, clock: ManualClock, project: str) -> None:
         self._storage, self._clock, self._project = storage, clock, project
@@ -55,7 +55,7 @@ class Store:
         return list(self._storage.messages.list(ref, 0, 100, shown, self._clock.now()).items)
 
     def swap(self, one: Message, other: Message) -> None:
-        """Each of two messages has the other one's body from now on."""
+        """Exchange the stored bodies of two messages."""
         self.replace(one.id, other.body)
         self.replace(other.id, one.body)
 
@@ -66,13 +66,13 @@ class Store:
 
 
 def of(shown: Any) -> list[Any]:
-    """The bodies of an answer."""
+    """Return the bodies of a response."""
     return [message["body"] for message in shown.json["messages"]]
 
 
 @pytest.mark.every_store
 def test_the_store_holds_no_body_and_every_answer_does(api: Api, store: Store) -> None:
-    """7.9: list, get, get by ids, claim, claim GET, pop and history show what was posted."""
+    """7.9: Every request that returns messages, including reads of the history, returns the posted bodies."""
     first, second = api.send("jobs", SECRET, None)
     for message in store.messages():
         assert message.body[:1] == MARK
@@ -90,7 +90,7 @@ def test_the_store_holds_no_body_and_every_answer_does(api: Api, store: Store) -
 
 
 def test_two_equal_bodies_are_not_equal_in_the_store(api: Api, store: Store) -> None:
-    """F1: the nonce is random."""
+    """F1: The nonce is random."""
     api.send("jobs", "same", "same")
     one, other = store.messages()
     assert one.body != other.body
@@ -99,7 +99,7 @@ def test_two_equal_bodies_are_not_equal_in_the_store(api: Api, store: Store) -> 
 def test_a_body_that_was_swapped_in_the_store_is_never_shown(
     api: Api, store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F1: neither of two is, by whatever verb; others are; the log says which."""
+    """F1: No verb returns either message. Other messages are returned, and the log names the two."""
     api.send("jobs", "a", "b", "c")
     one, other, third = store.messages()
     store.swap(one, other)
@@ -122,9 +122,9 @@ def test_a_body_that_was_swapped_in_the_store_is_never_shown(
 
 
 def test_a_message_is_shown_again_when_its_key_is(api: Api, store: Store, compose, clock: ManualClock) -> None:
-    """F2: a server without the key loses nothing, not even by a pop; all keys open, the first one seals.
+    """F2: A server without the key loses no message, not even by a pop.
 
-    Later pops do not meet the message for a minute.
+    All keys decrypt and the first key encrypts. Later pops skip the message for a minute.
     """
     api.patch("/v2/queues/jobs", 200, [{"op": "remove", "path": "/metadata/_history_ttl"}])
     api.send("jobs", "mine")
@@ -142,7 +142,7 @@ def test_a_message_is_shown_again_when_its_key_is(api: Api, store: Store, compos
 
 
 def test_who_settles_all_of_a_claim_settles_what_it_has_shown(api: Api, compose, clock: ManualClock) -> None:
-    """F2: a message that cannot be opened is no part of the claim; it is ready again a minute later."""
+    """F2: A message that cannot be decrypted is not part of the claim; it is ready again a minute later."""
     api.send("jobs", "mine")
     other = compose(encryption_keys={"two": KEYS["two"]})
     other.send("jobs", "theirs")
@@ -155,7 +155,7 @@ def test_who_settles_all_of_a_claim_settles_what_it_has_shown(api: Api, compose,
 
 
 def test_a_popped_message_without_its_key_stays_in_the_history(api: Api, compose) -> None:
-    """F2: where the queue keeps one, and can be replayed from there."""
+    """F2: If the queue keeps history, the message can be replayed from there."""
     api.send("jobs", "mine")
     other = compose(encryption_keys={"two": KEYS["two"]})
     assert of(other.delete(f"{URL}?pop=1", 200)) == []
@@ -166,7 +166,7 @@ def test_a_popped_message_without_its_key_stays_in_the_history(api: Api, compose
 
 
 def test_each_message_tells_itself_whether_it_is_sealed(api: Api, store: Store, compose) -> None:
-    """7.9: whatever the queue's flag says meanwhile, and where it went."""
+    """7.9: The queue's present flag and a move to another queue do not matter."""
     api.send("jobs", 1)
     api.patch("/v2/queues/jobs", 200, [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}])
     api.send("jobs", 2)
@@ -176,7 +176,7 @@ def test_each_message_tells_itself_whether_it_is_sealed(api: Api, store: Store, 
 
 @pytest.mark.every_store
 def test_a_dead_letter_stays_sealed_and_can_be_read(api: Api, store: Store) -> None:
-    """F2: it is bound to its id, which a move keeps; a new body is sealed as well."""
+    """F2: The body is bound to the message's id, which a move keeps; a new body is encrypted as well."""
     api.send("jobs", "old", "gone")
     claim, claimed = api.claim("jobs")
     one, other = (message["id"] for message in claimed)
@@ -188,7 +188,7 @@ def test_a_dead_letter_stays_sealed_and_can_be_read(api: Api, store: Store) -> N
 
 @pytest.mark.every_store
 def test_copies_of_history_are_sealed_anew(api: Api, store: Store) -> None:
-    """F2: under ids of their own."""
+    """F2: The copies have ids of their own."""
     api.send("jobs", SECRET)
     api.delete(f"{URL}?pop=1", 200)
     api.post("/v2/queues/jobs/history/replay", 200, {"limit": 1})
@@ -198,7 +198,6 @@ def test_copies_of_history_are_sealed_anew(api: Api, store: Store) -> None:
 
 @pytest.mark.every_store
 def test_what_is_staged_is_sealed_when_it_is_published(api: Api, store: Store) -> None:
-    """F2."""
     api.post(f"{URL}?stage=night", 202, {"messages": [{"body": SECRET}]})
     api.post("/v2/commits", 200, {"producer": "job", "batch": 1, "publish": ["night"]})
     assert [message.body[:1] for message in store.messages()] == [MARK]
@@ -206,7 +205,7 @@ def test_what_is_staged_is_sealed_when_it_is_published(api: Api, store: Store) -
 
 
 def test_nobody_can_post_what_is_taken_for_sealed(api: Api) -> None:
-    """The mark begins no JSON text."""
+    """The first byte of an encrypted body cannot begin a JSON text."""
     api.put("/v2/queues/plain", 201)
     url = "/v2/queues/plain/messages"
     api.post(url, 400, b'{"messages": [{"body": \x01"one"}]}')
@@ -215,7 +214,7 @@ def test_nobody_can_post_what_is_taken_for_sealed(api: Api) -> None:
 
 
 def test_another_project_cannot_open_it(api: Api, store: Store, storage: Storage, clock: ManualClock) -> None:
-    """F1: its key is its own."""
+    """F1: Each project has its own key."""
     api.send("jobs", SECRET)
     (message,) = store.messages()
     thief = api.tenant("other")
@@ -225,7 +224,7 @@ def test_another_project_cannot_open_it(api: Api, store: Store, storage: Storage
 
 
 def test_without_keys_encryption_is_refused_and_nothing_is_stored_in_clear(api: Api, store: Store, compose) -> None:
-    """7.9: 400 where it is asked for; 503 where a queue has it and this server lost its keys."""
+    """7.9: The server answers 400 to enable encryption, and 503 for an encrypted queue whose keys it lacks."""
     bare = compose()
     assert "message_encryption_key_file" in bare.put("/v2/queues/more", 400, ON).json["description"]
     bare.post(URL, 503, {"messages": [{"body": SECRET}]})
@@ -233,7 +232,6 @@ def test_without_keys_encryption_is_refused_and_nothing_is_stored_in_clear(api: 
 
 
 def test_a_checksum_is_that_of_the_ciphertext(store: Store, compose) -> None:
-    """7.10."""
     api = compose(checksum=True, encryption_keys=KEYS)
     (id,) = api.send("jobs", SECRET)
     (message,) = store.messages()
@@ -249,13 +247,13 @@ NEWS = "/v2/topics/news"
 
 @pytest.fixture
 def news(api: Api) -> Api:
-    """The topic ``news`` is encrypted."""
+    """Return the client after encryption is enabled for the topic ``news``."""
     api.put(NEWS, 201, ON)
     return api
 
 
 def published(api: Api, *bodies: Any) -> list[str]:
-    """The ids of new messages."""
+    """Publish messages and return their ids."""
     document = {"messages": [{"body": body} for body in bodies]}
     return [href.rpartition("/")[2] for href in api.post(f"{NEWS}/messages", 201, document).json["resources"]]
 
@@ -264,7 +262,7 @@ def published(api: Api, *bodies: Any) -> list[str]:
 def test_a_topic_stands_encrypted_in_its_log_and_is_read_as_it_was_published(
     news: Api, storage: Storage, clock: ManualClock
 ) -> None:
-    """Lists, gets, waits; F2."""
+    """F2: Listings, reads by id and waiting requests return the published bodies."""
     first, second = published(news, SECRET, "two")
     stored = [entry.body for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]
     assert [body[:1] for body in stored] == [MARK, MARK]
@@ -286,7 +284,7 @@ def test_what_was_published_in_the_clear_and_sealed_stand_side_by_side(news: Api
 def test_a_message_of_a_topic_that_cannot_be_opened_is_503_for_itself_alone(
     compose, storage: Storage, clock: ManualClock
 ) -> None:
-    """As of queues: the others are shown."""
+    """Like in queues, the other messages are returned."""
     api = compose(encryption_keys=KEYS)
     api.put(NEWS, 201, ON)
     first, second = published(api, 1, 2)
@@ -301,7 +299,10 @@ def test_a_message_of_a_topic_that_cannot_be_opened_is_503_for_itself_alone(
 def test_bodies_that_were_exchanged_within_a_topic_are_never_shown(
     news: Api, compose, storage: Storage, clock: ManualClock
 ) -> None:
-    """F1: each is bound to random bytes beside it. Bodies of earlier versions, which are not, are read as before."""
+    """F1: Each body is bound to random bytes stored with it.
+
+    Bodies of earlier versions, which are not, stay readable.
+    """
     published(news, 1, 2)
     topic = TopicRef(news.project, "news")
     one, other = [entry for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]
@@ -317,7 +318,7 @@ def test_bodies_that_were_exchanged_within_a_topic_are_never_shown(
 def test_a_plain_body_where_all_are_encrypted_is_never_shown(
     news: Api, store: Store, storage: Storage, clock: ManualClock
 ) -> None:
-    """F1: in a queue and in a topic that were created with encryption, whatever reads it."""
+    """F1: This holds for every read of a queue or topic that was created with encryption."""
     clock.advance(10)
     (id,) = news.send("jobs", SECRET)
     store.replace(id, b'"forged"')
@@ -342,7 +343,7 @@ def test_a_plain_body_where_all_are_encrypted_is_never_shown(
 def test_plain_bodies_are_read_at_once_when_another_server_has_turned_encryption_off(
     compose, clock: ManualClock
 ) -> None:
-    """A reader that remembers for a second that all bodies are encrypted asks the store before it refuses one."""
+    """A reader caches for a second that all bodies are encrypted; it queries the store before it refuses a body."""
     one, other = compose(encryption_keys=KEYS), compose(encryption_keys=KEYS)
     for path in ("/v2/queues/jobs", NEWS):
         one.put(path, 201, ON)
@@ -358,7 +359,7 @@ def test_plain_bodies_are_read_at_once_when_another_server_has_turned_encryption
 
 
 def test_plain_bodies_from_before_the_encryption_stay_readable(compose, clock: ManualClock) -> None:
-    """Of a queue and of a topic that encrypt since later, also when they are told again."""
+    """This holds for a queue and a topic whose encryption was enabled later, also after a repeated patch."""
     api = compose(encryption_keys=KEYS)
     api.put("/v2/queues/jobs", 201)
     api.send("jobs", "plain")
@@ -379,7 +380,7 @@ def test_plain_bodies_from_before_the_encryption_stay_readable(compose, clock: M
 def test_plain_bodies_that_are_moved_into_an_encrypted_queue_stay_readable(
     compose, clock: ManualClock, way: str
 ) -> None:
-    """Drivers move them without a look, so the queue takes plain ones from then on."""
+    """Drivers move bodies without inspecting them, so the queue accepts plain bodies afterwards."""
     api = compose(encryption_keys=KEYS)
     api.put("/v2/queues/jobs", 201, ON)
     api.put("/v2/queues/plain", 201, {"_dead_letter_queue": "jobs", "_max_claim_count": 1})
@@ -417,7 +418,7 @@ def test_plain_bodies_that_are_moved_into_an_encrypted_queue_stay_readable(
 def test_a_move_that_stores_no_plain_body_leaves_the_notice_of_plain_bodies(
     compose, storage: Storage, clock: ManualClock, project_suffix: str, refused: str
 ) -> None:
-    """A plain body that is forged in the encrypted queue afterwards is never shown."""
+    """A plain body that is forged in the encrypted queue later is never returned."""
     api: Api = compose(encryption_keys=KEYS, commit_slice=1, patience=-1.0)
     if refused == "full project":
         quota = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25, "queues": 2})
@@ -469,7 +470,7 @@ def test_a_move_that_stores_no_plain_body_leaves_the_notice_of_plain_bodies(
 def test_a_redrive_beyond_the_quota_leaves_the_notice_of_plain_bodies(
     storage: Storage, clock: ManualClock, project_suffix: str
 ) -> None:
-    """The queue of one dead letter is encrypted, and that of the other one would be one queue too many."""
+    """The origin of one dead letter is encrypted; the origin of the other would exceed the quota of queues."""
     quota = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25, "queues": 2})
     broker = Broker(storage, clock, quota=quota, rates=Rates(64, clock.now), encryption_keys=KEYS)
     api = Scoped(lambda options: create_app(broker, **options), project_suffix).api()
@@ -493,7 +494,7 @@ def test_a_redrive_beyond_the_quota_leaves_the_notice_of_plain_bodies(
 
 
 def test_attributes_are_encrypted_with_the_body(api: Api, storage: Storage, clock: ManualClock) -> None:
-    """Those of the message and of the request; every answer shows them, also after a replay."""
+    """Attributes of the message and of the request are encrypted; every response shows them, also after a replay."""
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     body = {"messages": [{"body": SECRET, "attributes": {"card": "4111 1111"}}]}
     api.post(URL, 201, body, {"traceparent": parent})
@@ -509,7 +510,7 @@ def test_attributes_are_encrypted_with_the_body(api: Api, storage: Storage, cloc
 
 @pytest.mark.every_store
 def test_attributes_of_a_topic_are_encrypted_with_the_body(news: Api, storage: Storage) -> None:
-    """Every reader sees them; attributes that were exchanged in the store are never shown."""
+    """Every reader sees the attributes; attributes that were exchanged in the store are never returned."""
     body = {"messages": [{"body": SECRET, "attributes": {"card": "4111 1111"}}, {"body": 2, "attributes": {"a": "x"}}]}
     news.post(f"{NEWS}/messages", 201, body)
     one, other = [entry for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers see when the store fails, or the server itself (contract 1.8, 4)."""
+"""Responses to clients if the store or the server fails (contract 1.8, 4)."""
 
 import time
 from typing import Any
@@ -63,7 +63,7 @@ def ask(api: Api, method: str, path: str, body: Any, status: int) -> Any:
 
 @each_operation
 def test_a_store_that_does_not_answer_is_503(gate, method: str, path: str, body: Any) -> None:
-    """1.8 [T], 18: on every route, POST messages too; advice to retry, no Location, no Retry-After, no internals."""
+    """1.8 [T], 18: This holds on every route. The error advises a retry and reveals no internals."""
     answer = ask(gate(down), method, path, body, 503)
     assert answer.json["title"] == "Service temporarily unavailable"
     assert "again" in answer.json["description"]
@@ -73,7 +73,7 @@ def test_a_store_that_does_not_answer_is_503(gate, method: str, path: str, body:
 
 @each_operation
 def test_an_unforeseen_error_is_500_without_its_text(gate, method: str, path: str, body: Any) -> None:
-    """1.8 [Q, security]: the exception stays in the log."""
+    """1.8 [Q, security]: Only the log contains the exception."""
     answer = ask(gate(bug), method, path, body, 500)
     assert answer.json["title"] == "Internal server error"
     assert not any(word in answer.text for word in ("secret", "RuntimeError", "Traceback", "stores.py"))
@@ -82,7 +82,7 @@ def test_an_unforeseen_error_is_500_without_its_text(gate, method: str, path: st
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize(("error", "status"), [(down, 503), (bug, 500)])
 def test_a_store_may_fail_half_way(storage: Storage, project_suffix: str, method: str, error: Any, status: int) -> None:
-    """1.8: metadata can be read, messages cannot: the same answers, and no Location."""
+    """1.8: If metadata can be read and messages cannot, the responses are the same, without a Location."""
 
     class HalfBroken(BrokenStore):
         queues = storage.queues
@@ -96,7 +96,7 @@ def test_a_store_may_fail_half_way(storage: Storage, project_suffix: str, method
 
 
 def test_a_refusal_does_not_wait_for_the_store(gate) -> None:
-    """1.2: what is wrong with a request is told even while the store is down."""
+    """1.2: The server reports errors of a request even while the store is down."""
     api = gate(down)
     api.get("/v2/queues?limit=0", 400)
     api.post(f"{QUEUE}/claims", 400, b"[")
@@ -106,13 +106,13 @@ def test_a_refusal_does_not_wait_for_the_store(gate) -> None:
 
 
 def test_the_documents_need_no_store(gate) -> None:
-    """2, 3: both are served while it is down."""
+    """2, 3: The server returns both documents while the store is down."""
     gate(down).get("/", 300)
     gate(down).get("/v2/", 200)
 
 
 def test_ping_says_whether_the_store_answers(gate, api: Api) -> None:
-    """4 [T]: GET is 204 or 503, both with an empty body; HEAD is 204 always."""
+    """4 [T]: GET answers 204 or 503 with an empty body; HEAD always answers 204."""
     assert api.get("/v2/ping", 204).body == b""
     assert gate(down).get("/v2/ping", 503).body == b""
     assert api.call("HEAD", "/v2/ping", 204).body == b""
@@ -122,12 +122,12 @@ def test_ping_says_whether_the_store_answers(gate, api: Api) -> None:
 @every_row("method", ["GET", "HEAD"])
 @every_row("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Client-ID": "textid"}])
 def test_ping_wants_client_and_project(gate, method: str, headers: dict[str, str | None]) -> None:
-    """4 [C]: like every other route."""
+    """4 [C]: Ping requires them like every other route."""
     gate(down).call(method, "/v2/ping", 400, headers=headers)
 
 
 def test_a_store_that_comes_back_is_used_again() -> None:
-    """1.8: the failure of one request leaves nothing behind in the server."""
+    """1.8: The failure of a request leaves no state in the server."""
     errors = [down, bug]
     store = BrokenStore(lambda: errors[0]())
     api = Api(create_app(Broker(store, ManualClock(time.time()))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that people look at: of all queues, of one, of a project, of servers."""
+"""Metrics for people: of all queues, of a queue, of a project, and of servers."""
 
 import base64
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def names(api: Api, **query: object) -> list[str]:
 
 
 def pages(api: Api, path: str, meanwhile: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """All names, page by page; between pages something is done."""
+    """Yield all names page by page, and call ``meanwhile`` between pages."""
     while path:
         answer = api.get(path, 200).json
         yield from (row["name"] for row in answer["queues"])
@@ -32,7 +32,7 @@ def pages(api: Api, path: str, meanwhile: Callable[[], object] = lambda: None) -
 
 
 def turn(api: Api, clock: ManualClock) -> None:
-    """Let a span of ten seconds end, be told and be heard of."""
+    """Let an interval of ten seconds end, and let its metrics be reported and read."""
     clock.advance(10 - clock.now() % 10 + 5)
     api.get(QUEUES, 200)
     clock.advance(5)
@@ -41,7 +41,7 @@ def turn(api: Api, clock: ManualClock) -> None:
 
 @pytest.mark.every_store
 def test_queues_are_shown_with_what_is_in_them(api: Api, clock: ManualClock) -> None:
-    """Messages by state, since when the first waits, and what lies in the queue for its dead letters."""
+    """A row has the messages by state, the age of the oldest, and the number of the queue's dead letters."""
     metadata = {"_dead_letter_queue": "dead", "_max_claim_count": 3, "_default_message_delay": 30}
     api.put("/v2/queues/jobs", 201, metadata)
     api.send("dead", 1, 2)
@@ -63,7 +63,7 @@ def test_queues_are_shown_with_what_is_in_them(api: Api, clock: ManualClock) -> 
 
 
 def test_queues_are_sorted_by_any_figure_and_found_by_a_part_of_their_name(api: Api, clock: ManualClock) -> None:
-    """Those with the most first, unless the order is the other; names from a to z."""
+    """Rows are in descending order unless the request asks for ascending order; names are ascending."""
     for number, name in enumerate(("mail.a", "mail.b", "jobs")):
         api.send(name, *range(3 - number))
         clock.advance(10)
@@ -80,7 +80,7 @@ def test_queues_are_sorted_by_any_figure_and_found_by_a_part_of_their_name(api: 
 @pytest.mark.every_store
 @pytest.mark.parametrize("sort", ["ready", "name&order=desc", "oldest&order=asc"])
 def test_pages_have_each_queue_once_whatever_changes(api: Api, sort: str) -> None:
-    """The order is that of the first page, though the first becomes the last meanwhile."""
+    """The first page determines the order, even if its first queue becomes the last between pages."""
     for number in range(7):
         api.send(f"q{number}", *range(number + 1))
     found = list(pages(api, f"{QUEUES}?sort={sort}&limit=2", lambda: api.send("q0", *range(9))))
@@ -88,7 +88,7 @@ def test_pages_have_each_queue_once_whatever_changes(api: Api, sort: str) -> Non
 
 
 def test_another_process_goes_on_behind_the_last_row(compose: Callable[..., Api]) -> None:
-    """It knows nothing of the order, and has the figure and the name."""
+    """The process does not know the order; the marker has the metric and the name of the last row."""
     one, other = compose(), compose()
     for number in range(7):
         one.send(f"q{number}", *range(number // 2 + 1))
@@ -99,7 +99,7 @@ def test_another_process_goes_on_behind_the_last_row(compose: Callable[..., Api]
 
 
 def test_a_marker_shows_nobody_the_names_of_others(api: Api) -> None:
-    """The same marker in another project is of that project's queues."""
+    """The marker, used in another project, lists queues of that project."""
     api.send("a", 1)
     api.send("b", 1)
     path = api.get(f"{QUEUES}?limit=1", 200).json["links"][0]["href"]
@@ -107,7 +107,7 @@ def test_a_marker_shows_nobody_the_names_of_others(api: Api) -> None:
 
 
 def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
-    """With what it may be."""
+    """The error names the allowed values."""
     for query, said in (
         ("sort=size", "sort must be one of oldest, ready, "),
         ("order=up", "order must be one of desc, asc."),
@@ -128,7 +128,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
 
 @pytest.mark.every_store
 def test_rates_are_those_of_all_processes(compose: Callable[..., Api], clock: ManualClock) -> None:
-    """Each tells what went through it in ten seconds, and whoever is asked adds that up; a topic's too."""
+    """Each process reports its rates of ten seconds, and any process adds them up, also for topics."""
     one, other = compose(), compose()
     for api in (one, other):
         api.get(QUEUES, 200)
@@ -158,7 +158,7 @@ def test_rates_are_those_of_all_processes(compose: Callable[..., Api], clock: Ma
 
 @pytest.mark.every_store
 def test_a_queue_has_its_past(api: Api, clock: ManualClock) -> None:
-    """Points where somebody looked, and none where nobody did."""
+    """The history has points for times with a sample, and none for other times."""
     clock.advance(60 - clock.now() % 60)
     for depth in range(1, 4):
         api.send("jobs", depth)
@@ -186,7 +186,7 @@ def test_a_queue_has_its_past(api: Api, clock: ManualClock) -> None:
 
 
 def test_a_missing_queue_has_no_past(api: Api) -> None:
-    """And is not made."""
+    """The request does not create the queue."""
     told = api.get("/v2/queues/none/figures", 200).json
     assert told["now"]["ready"] == 0
     assert api.queues() == []
@@ -195,7 +195,7 @@ def test_a_missing_queue_has_no_past(api: Api) -> None:
 
 @pytest.mark.every_store
 def test_the_overview_names_what_is_stuck(api: Api, clock: ManualClock) -> None:
-    """The oldest first; dead letters in a list of their own, and not among the oldest; sums of all."""
+    """The oldest queues come first. Dead-letter queues have a list of their own; sums include all queues."""
     for name in ("stuck", "mail"):
         api.put(f"/v2/queues/{name}", 201, {"_dead_letter_queue": "dead", "_max_claim_count": 3})
     api.send("dead", 1)
@@ -221,7 +221,7 @@ def test_the_overview_names_what_is_stuck(api: Api, clock: ManualClock) -> None:
 
 
 def test_counts_are_bounded_and_say_so(compose: Callable[..., Api]) -> None:
-    """By ``max_counted``."""
+    """The option is ``max_counted``."""
     api = compose(max_counted=3)
     api.send("jobs", *range(10))
     api.send("few", 1)
@@ -231,7 +231,7 @@ def test_counts_are_bounded_and_say_so(compose: Callable[..., Api]) -> None:
 
 
 def test_tenants_see_what_is_theirs(scoped: Scoped) -> None:
-    """A caller with scopes sees queues that these name, and no points of the whole project."""
+    """A caller with scopes sees queues that the scopes name, and no history of the whole project."""
     scoped.api().send("jobs", 1, 2)
     scoped.api().send("mail", 1)
     seer = scoped.api("observe:jobs")
@@ -244,7 +244,7 @@ def test_tenants_see_what_is_theirs(scoped: Scoped) -> None:
 
 
 def test_a_row_tells_nothing_of_a_queue_that_is_not_seen(scoped: Scoped) -> None:
-    """Dead letters are counted for those who may see their queue."""
+    """Dead letters are counted only for callers that may see the dead-letter queue."""
     everybody = scoped.api()
     everybody.put("/v2/queues/jobs", 201, {"_dead_letter_queue": "mail"})
     everybody.send("mail", 1, 2)
@@ -255,7 +255,7 @@ def test_a_row_tells_nothing_of_a_queue_that_is_not_seen(scoped: Scoped) -> None
 
 
 def test_servers_are_for_administrators(compose: Callable[..., Api], clock: ManualClock) -> None:
-    """Each process: since when it serves, what goes through it, and how far its clock is off."""
+    """Each process shows its start time, its rates and the error of its clock."""
     api = compose(app={"trusts_network": True})
     api.get("/v2/servers", 403)
     turn(api, clock)
@@ -268,7 +268,7 @@ def test_servers_are_for_administrators(compose: Callable[..., Api], clock: Manu
 
 
 def test_without_a_console_nothing_is_sampled(compose: Callable[..., Api]) -> None:
-    """The routes are there and say so."""
+    """The routes exist and explain that metrics are off."""
     api = compose(app={"features": [FiguresFeature(None)], "trusts_network": True})
     for path in (QUEUES, "/v2/figures", "/v2/queues/jobs/figures"):
         assert "collects no figures" in api.get(path, 400).json["description"]
@@ -276,7 +276,7 @@ def test_without_a_console_nothing_is_sampled(compose: Callable[..., Api]) -> No
 
 
 def test_names_that_are_counted_are_bounded() -> None:
-    """A thousand, and then the rest of each project."""
+    """A thousand names are counted, then the remainder of each project under one name."""
     counts: Any = Counts()
     for number in range(1500):
         counts.finished(("acme", f"q{number}"), None, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics' subscribers get what is published after they agreed, whoever follows the log and whenever he is killed."""
+"""Deliveries of topics: subscribers get messages published after they confirm, even if a follower is killed."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def following(storage: Storage, clock: ManualClock) -> FanOut:
 
 
 def agreed(api: Api, topic: str = "news", subscriber: str = "http://8.8.8.8/one") -> str:
-    """The id of a subscription that is delivered to."""
+    """Subscribe to the topic, confirm the subscription, and return its id."""
     path = f"/v2/topics/{topic}/subscriptions"
     id: str = subscribe(api, path, subscriber=subscriber)["subscription_id"]
     api.put(f"{path}/{id}/confirm", 204, {"confirmed": True})
@@ -41,7 +41,7 @@ def publish(api: Api, *bodies: Any, topic: str = "news") -> None:
 
 
 def pending(storage: Storage, api: Api, clock: ManualClock, id: str, topic: str = "news") -> list[Notice]:
-    """What is to be delivered to a subscription, but for the question whether it agrees."""
+    """Return the pending deliveries of a subscription without the confirmation request."""
     queue = Source(api.project, "topic", topic).worker_queue(id)
     request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
     claim = storage.claims.create(queue, request, clock.now()).claim
@@ -91,7 +91,7 @@ def test_a_project_without_subscribers_is_not_followed(
 def test_who_agrees_while_the_log_is_read_misses_nothing(
     api: Api, storage: Storage, clock: ManualClock, following: FanOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The follower has looked at the subscriptions already, and reads a message that is for the new one."""
+    """The follower has already read the subscriptions when it reads a message for the new subscription."""
     one, late = agreed(api), ""
     read = storage.topics.read
 
@@ -110,7 +110,7 @@ def test_who_agrees_while_the_log_is_read_misses_nothing(
     assert following.follow(api.project) is not None
     assert bodies(storage, api, clock, late) == [b'"x"']
     told = pending(storage, api, clock, one)
-    assert len({each.message for each in told}) == 1  # twice, under one id
+    assert len({each.message for each in told}) == 1  # delivered twice with the same id
 
 
 def test_who_subscribes_while_the_last_one_is_forgotten_is_followed(
@@ -136,7 +136,7 @@ def test_who_subscribes_while_the_last_one_is_forgotten_is_followed(
 def test_who_is_killed_before_the_cursor_moves_tells_it_again(
     api: Api, storage: Storage, clock: ManualClock, following: FanOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the same id."""
+    """The delivery has the same id."""
     id = agreed(api)
     publish(api, "x")
 
@@ -154,7 +154,7 @@ def test_who_is_killed_before_the_cursor_moves_tells_it_again(
 
 
 def test_a_circle_of_topics_ends(api: Api, storage: Storage, clock: ManualClock, following: FanOut) -> None:
-    """E4: what has come by five deliveries goes no further."""
+    """E4: A message that has passed five deliveries is not delivered further."""
     id = agreed(api)
     for hops in (4, 5):
         body = {"messages": [{"body": hops}]}

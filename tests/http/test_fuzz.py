@@ -29,8 +29,11 @@ def store(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.parametrize("operation", rotated(RIGHT, len(RIGHT) // 3 + 1), ids=lambda operation: operation.label)
 def test_right_requests_are_answered_as_the_document_says(store: Storage, operation: Any) -> None:
-    """Status, media type, headers and body. Some succeed, and 400 is only for rules that no schema can express."""
-    for more in (1, 4, 12, 40):  # members that must fit together may take more
+    """The document describes status, media type, headers and body.
+
+    Some requests succeed, and 400 occurs only for rules that no schema can express.
+    """
+    for more in (1, 4, 12, 40):  # members that depend on each other may need more examples
         came = ask(store, operation, GenerationMode.POSITIVE, examples=more * EXAMPLES, start=SEED)
         assert unexpected(came) == [], f"ZQ_SEED={SEED}"
         if min(came)[0] < 400:
@@ -41,5 +44,5 @@ def test_right_requests_are_answered_as_the_document_says(store: Storage, operat
 
 @pytest.mark.parametrize("operation", rotated(WRONG, len(WRONG) // 3 + 1), ids=lambda operation: operation.label)
 def test_wrong_requests_are_refused_as_the_document_says(store: Storage, operation: Any) -> None:
-    """A request that breaks a schema is an error, and one that the document has."""
+    """A request that violates a schema gets a documented error."""
     assert ask(store, operation, GenerationMode.NEGATIVE, examples=EXAMPLES, start=SEED)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged requests by the thousand, as bytes through real sockets, against both engines on every store.
+"""Thousands of damaged requests, sent as bytes through sockets to both engines on every store.
 
-Each connection carries a right request, two damaged ones and a right one that closes it, all sent at once. No answer
-is a 5xx but for what is not built and for a lack of place, nothing is left open, and the things of another project are
-what they were. A campaign sends 5,000 requests to each engine, a daily run a third; ``ZQ_FUZZ=10`` sends ten times as
-many, ``ZQ_SEED`` others.
+Each connection sends a valid request, two damaged requests and a valid request that closes the connection, all at
+once. The responses are never 5xx except for missing features and lack of space, no connection stays open, and the
+objects of another project do not change. A campaign sends 5,000 requests to each engine, a daily run a third;
+``ZQ_FUZZ=10`` sends ten times as many, ``ZQ_SEED`` others.
 """
 
 import asyncio
@@ -30,29 +30,29 @@ pytestmark = pytest.mark.slow
 TIMES = int(os.environ.get("ZQ_FUZZ", "1"))
 REQUESTS = examples(5000 * TIMES)
 TOGETHER = 32
-"""Connections at once."""
+"""Number of simultaneous connections."""
 BURST = 4
-"""Requests on each."""
+"""Number of requests per connection."""
 QUIET = 0.5
-"""Seconds without an answer after which the client says that nothing more will come: a body may be too short."""
+"""Seconds without a response after which the client closes its side, because a body may be too short."""
 PATIENCE = 60.0
-"""Seconds after which a connection must be closed then, on a machine that has much else to do."""
+"""Seconds within which the server must then close the connection, even on a busy machine."""
 ALLOWED = {501, 503}
-"""Of the answers from 500 on: what is not built, and no place or no store."""
+"""Allowed statuses from 500 on: missing features, and lack of space or store."""
 TOLD = 5
-"""Wrong answers that a failure prints."""
+"""Number of wrong responses that a failure prints."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
 ENDLESS = ("/v2/topics/{topic}/stream", "/v2/stream")
 UNSENT = {"wait", "filters", ""}
-"""``filters`` stands for names of any kind."""
+"""Parameters that the requests omit; ``filters`` stands for names of any kind."""
 SIGNED = f"[signed_url]\nsecret_key = {'k' * 40}\n"
-"""Of a server that takes subscriptions."""
+"""Configuration of a server that accepts subscriptions."""
 AGES = re.compile(r'"age": *\d+')
 
 
 class Project:
-    """One of everything, made over HTTP."""
+    """A project with one object of every kind, created over HTTP."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url, self.name = url, name
@@ -85,7 +85,7 @@ class Project:
         return recorded(self.name, self.free, self.held, self.claim, self.subscription)
 
     def shown(self) -> list[str]:
-        """All that the project has, but for how old it is."""
+        """Return the responses that show the whole content of the project, without ages."""
         everything = "limit=20&echo=true&include_claimed=true&include_delayed=true&detailed=true"
         paths = [
             *("/v2/queues?detailed=true", "/v2/topics?detailed=true", "/v2/queues/jobs", "/v2/queues/jobs/stats"),
@@ -101,12 +101,12 @@ class Project:
         return [AGES.sub("", f"{path} {answer.status} {answer.body.decode()}") for path, answer in answers]
 
     def fence(self) -> int:
-        """One more than all that were drawn from it."""
+        """Advance the fence and return its epoch."""
         return int(self.ask("POST", "/v2/fences/etl").document["epoch"])
 
 
 async def exchange(port: int, sent: bytes) -> bytes:
-    """All that a server answers until it closes the connection."""
+    """Return all bytes that the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heard = bytearray()
     try:
@@ -122,19 +122,19 @@ async def exchange(port: int, sent: bytes) -> bytes:
                 while chunk := await reader.read(65536):
                     heard += chunk
     except (ConnectionError, BrokenPipeError):
-        pass  # it has closed without having read everything
+        pass  # the server closed the connection without reading all input
     finally:
         writer.transport.abort()
     return bytes(heard)
 
 
 def statuses(heard: bytes) -> list[tuple[int, bytes]]:
-    """Each answer's status, with its bytes."""
+    """Return the status and the bytes of each response."""
     found = []
     while (begun := STATUS.search(heard)) is not None:
         head, _, rest = heard[begun.start() :].partition(b"\r\n\r\n")
         length = LENGTH.search(head)
-        # An answer to HEAD tells the length of what it leaves out.
+        # A response to HEAD has the length of the omitted body.
         size = int(length[1]) if length and not STATUS.match(rest) else 0
         found.append((int(begun[1]), head + b"\r\n\r\n" + rest[:size]))
         heard = rest[size:]
@@ -142,7 +142,10 @@ def statuses(heard: bytes) -> list[tuple[int, bytes]]:
 
 
 async def storm(port: int, requests: list[Request], count: int, seed: str) -> tuple[Counter[int], list[str]]:
-    """So many requests, half of them damaged: how often came which status, and what must not come, with its cause."""
+    """Send ``count`` requests, half of them damaged.
+
+    Return the number of responses by status, and descriptions of wrong responses with their requests.
+    """
     random, came, wrong = Random(seed), Counter[int](), list[str]()
     last = request("closing", "GET", "/healthz")
     last = last._replace(headers=(*last.headers, b"Connection: close"))
@@ -165,7 +168,7 @@ async def storm(port: int, requests: list[Request], count: int, seed: str) -> tu
 @pytest.mark.timeout(600 * TIMES)
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
-    """No 5xx, no connection that stays open, no traceback; another project's things are untouched."""
+    """No response is a 5xx, no connection stays open, the log has no traceback, and the other project is unchanged."""
     with ZqServer(store_uri, engine=engine, config=SIGNED) as server:
         control, fuzzed = Project(server.url, "control"), Project(server.url, "fuzzed")
         before = control.shown()
@@ -175,14 +178,14 @@ def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
         assert control.shown() == before
         assert control.fence() == 2
         assert server.ready()
-        # Else the damage would have been so great that nothing came further than the parser.
+        # Otherwise the damage was so severe that no request got past the parser.
         assert sum(count for status, count in came.items() if status < 300) > REQUESTS / 8, came
         assert sum(count for status, count in came.items() if 400 <= status < 500) > REQUESTS / 8, came
     assert "Traceback" not in server.output, server.output[-4000:]
 
 
 def test_what_must_not_come_is_found_among_other_answers() -> None:
-    """Behind an answer to HEAD, whose length is that of nothing, and one without a body."""
+    """A 500 is found after a response to HEAD, which has a length but no body, and a response without a body."""
     heard = (
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"
         b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -193,7 +196,7 @@ def test_what_must_not_come_is_found_among_other_answers() -> None:
 
 
 def test_every_route_is_damaged_with_every_parameter() -> None:
-    """All that the OpenAPI document names, but for streams, which do not end, and waits."""
+    """The requests cover all documented parameters except those of endless streams and waits."""
     described, sent = document(Limits()), recorded("fuzzed", "free", "held", "leased", "subscribed")
     for path, operations in described["paths"].items():
         shape = re.compile(re.sub(r"\{\w+\}", "[^/]+", path))
@@ -210,13 +213,13 @@ def bare(one: Request) -> str:
 
 
 def told(one: Request) -> set[str]:
-    """The names of its parameters and headers."""
+    """Return the names of the request's parameters and headers."""
     query = one.path.decode().partition("?")[2]
     return parse_qs(query).keys() | {line.partition(b":")[0].decode() for line in one.headers}
 
 
 def named(described: dict[str, Any], parameter: dict[str, Any]) -> str:
-    """A parameter's name, however it is written down; "" for a piece of the path."""
+    """Return the name of a parameter, referenced or inline; "" for a path parameter."""
     if "$ref" in parameter:
         parameter = described["components"]["parameters"][parameter["$ref"].rpartition("/")[2]]
     return "" if parameter["in"] == "path" else str(parameter["name"])
@@ -233,7 +236,7 @@ def named(described: dict[str, Any], parameter: dict[str, Any]) -> str:
     ],
 )
 def test_a_change_of_what_a_project_has_is_seen(control: Project, method: str, path: str, document: object) -> None:
-    """Messages, a claim, metadata, a topic, a producer."""
+    """The project's messages, claim, metadata, topic and producer are compared."""
     before = control.shown()
     control.ask(method, path, document)
     assert control.shown() != before
@@ -241,7 +244,7 @@ def test_a_change_of_what_a_project_has_is_seen(control: Project, method: str, p
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
-    """A server on the embedded store that nothing damages."""
+    """Return a server on the embedded store that receives no damaged requests."""
     with ZqServer(f"rocksdb://{tmp_path_factory.mktemp('alone')}/store", config=SIGNED) as server:
         yield server
 

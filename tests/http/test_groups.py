@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped queues over HTTP: how one is made, what a message says, in which order groups are handed out."""
+"""Grouped queues over HTTP: their creation, the group of a message, and the order of delivery."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ JOBS = "/v2/queues/jobs"
 
 
 def send(api: Api, *groups: str | None) -> list[str]:
-    """A post of one message for each group; their ids."""
+    """Post one message for each group and return the ids."""
     messages = [{"body": at, **({"group": group} if group else {})} for at, group in enumerate(groups)]
     answer = api.call("POST", f"{JOBS}/messages", 201, {"messages": messages})
     return [path.rpartition("/")[2] for path in answer.json["resources"]]
 
 
 def claimed(api: Api, limit: int = 10) -> tuple[str, list[str]]:
-    """A claim and the ids of its messages."""
+    """Claim messages. Return the path of the claim and the ids of its messages."""
     claim, messages = api.claim("jobs", limit)
     return claim, [message["id"] for message in messages]
 
@@ -43,7 +43,7 @@ def test_groups_of_a_fair_queue_take_turns(api: Api) -> None:
 
 
 def test_the_group_of_a_message_is_told_where_details_are(api: Api) -> None:
-    """Clients of Zaqar refuse members that they do not know; a queue without groups tells it, too."""
+    """Zaqar's clients reject unknown members; a queue without groups shows the group too."""
     [id, other] = send(api, "a", None)
     for path in (f"{JOBS}/messages?echo=true", f"{JOBS}/messages/{id}"):
         assert "group" not in str(api.get(path, 200).json)
@@ -52,7 +52,7 @@ def test_the_group_of_a_message_is_told_where_details_are(api: Api) -> None:
 
 
 @pytest.mark.parametrize("value", ["orderly", 1, True, ["ordered"]])
-def test_other_kinds_of_queues_there_are_none(api: Api, value: Any) -> None:
+def test_an_unknown_kind_of_queue_is_refused(api: Api, value: Any) -> None:
     assert api.put(JOBS, 400, {"_grouped": value}).json["description"] == "_grouped must be ordered, fair or null."
 
 
@@ -66,7 +66,7 @@ def test_a_group_has_a_name_of_some_length(api: Api, group: Any) -> None:
 
 @pytest.mark.parametrize("made", ["ordered", "fair", None])
 def test_what_a_queue_was_made_as_stays(api: Api, made: str | None) -> None:
-    """Other metadata change, and a change to the same is none."""
+    """Other metadata can change, and setting the same value is accepted."""
     api.put(JOBS, 201, {"_grouped": made} if made else {})
     for value in {"ordered", "fair"} - {made}:
         operation = {"op": "add", "path": "/metadata/_grouped", "value": value}

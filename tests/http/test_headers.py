@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request's headers must be (contract 1.3) and what every answer's are (1.4)."""
+"""Rules for request headers (contract 1.3) and for headers of every response (1.4)."""
 
 import pytest
 
@@ -33,13 +33,13 @@ EVERY_ROUTE = ["/v2/", PING, "/v2/queues", "/v2/queues/q", "/v2/queues/q/claims/
 
 @pytest.fixture
 def lenient(compose) -> Api:
-    """A server with client_id_uuid_safe = off."""
+    """Return a client of a server with ``client_id_uuid_safe = off``."""
     return compose(app={"strict_client_id": False})
 
 
 @pytest.mark.parametrize("path", EVERY_ROUTE)
 def test_a_client_id_is_needed(door: Api, path: str) -> None:
-    """1.3: every route but / wants Client-ID, even where the method does not exist."""
+    """1.3: Every route except / requires Client-ID, even for a method that does not exist."""
     for method in ("GET", "PATCH", "HEAD"):
         refused = door.call(method, path, 400, headers={"Client-ID": None})
         assert method == "HEAD" or refused.json["title"] == "Missing header value"
@@ -47,20 +47,20 @@ def test_a_client_id_is_needed(door: Api, path: str) -> None:
 
 @every_row("value", NOT_A_UUID)
 def test_a_strict_server_wants_a_uuid(door: Api, value: str) -> None:
-    """1.3 [T]: exactly 32 hex digits once urn:, uuid:, braces and hyphens are gone."""
+    """1.3 [T]: The id must have exactly 32 hex digits after removal of urn:, uuid:, braces and hyphens."""
     refused = door.get(PING, 400, {"Client-ID": value}).json
     assert refused["title"] == "Wrong UUID value"
     assert "Client-ID" in refused["description"]
 
 
 def test_an_empty_client_id_is_refused(door: Api) -> None:
-    """1.3 [T]: the empty string is no client."""
+    """1.3 [T]: The empty string is not a client id."""
     assert door.get(PING, 400, {"Client-ID": ""}).json["title"] in ("Wrong UUID value", "Missing header value")
 
 
 @pytest.mark.parametrize("form", SAME_CLIENT)
 def test_every_form_of_a_uuid_names_the_same_client(api: Api, form: str) -> None:
-    """1.3: what the dashed form posted is hidden from the other forms, and the other way round."""
+    """1.3: The messages posted under one form are hidden from a reader that uses another form."""
     same = api.tenant(client=form)
     api.send("jobs", "dashed")
     same.send("jobs", "other form")
@@ -70,7 +70,7 @@ def test_every_form_of_a_uuid_names_the_same_client(api: Api, form: str) -> None
 
 @pytest.mark.parametrize(("length", "status"), [(9, 400), (10, 200), (35, 200), (36, 200), (37, 400)])
 def test_a_lenient_server_judges_a_client_id_by_its_length(lenient: Api, length: int, status: int) -> None:
-    """1.3 [T]: client_id_uuid_safe = off takes 10 to 36 characters."""
+    """1.3 [T]: With client_id_uuid_safe = off, an id may have 10 to 36 characters."""
     answer = lenient.get("/v2/queues/jobs", status, {"Client-ID": "x" * length})
     if status == 400:
         assert answer.json["title"] == "Wrong UUID value"
@@ -79,7 +79,7 @@ def test_a_lenient_server_judges_a_client_id_by_its_length(lenient: Api, length:
 
 
 def test_a_lenient_server_compares_client_ids_as_text(lenient: Api) -> None:
-    """1.3 [Q]: posting and listing work with ids that are no UUIDs, and echo tells them apart."""
+    """1.3 [Q]: Posting and listing accept ids that are not UUIDs, and echo distinguishes them."""
     lenient.tenant(client="producer-1").send("jobs", "first")
     assert lenient.tenant(client="producer-1").seen("jobs", "") == []
     assert lenient.tenant(client="producer-2").seen("jobs", "") == ["first"]
@@ -87,13 +87,13 @@ def test_a_lenient_server_compares_client_ids_as_text(lenient: Api) -> None:
 
 @pytest.mark.parametrize("path", EVERY_ROUTE)
 def test_a_project_is_needed(door: Api, path: str) -> None:
-    """1.3 [T]: absent and empty are two different mistakes."""
+    """1.3 [T]: An absent and an empty header get different errors."""
     assert door.get(path, 400, {"X-Project-ID": None}).json["title"] == "Project-Id Missing"
     assert door.get(path, 400, {"X-Project-ID": ""}).json["title"] == "Empty project header not allowed"
 
 
 def test_a_project_id_has_at_most_256_characters(api: Api) -> None:
-    """1.3 [T]: checked wherever a queue is named."""
+    """1.3 [T]: The length is checked wherever the request names a queue."""
     api.put("/v2/queues/jobs", 201, headers={"X-Project-ID": "p" * 256})
     for path in ("", "/stats", "/messages", "/claims/c"):
         refused = api.get("/v2/queues/jobs" + path, 400, {"X-Project-ID": "p" * 257}).json
@@ -111,21 +111,21 @@ BAD_PROJECTS = ["p" * 257, "\xe9", "a\tb", "a\x7f", "a\\b", " ", "a ", " a", "a,
 def test_a_project_id_is_printable_without_commas_backslashes_and_outer_blanks(
     door: Api, project: str, name: str
 ) -> None:
-    """Tenancy 1, S14: on every route with a project, before the store is asked."""
+    """Tenancy 1, S14: Every route with a project checks the id before it accesses the store."""
     for path in PROJECT_ROUTES:
         refused = door.unchecked().get(path, 400, {"X-Project-ID": None, name: project}).json
         assert "must be" in refused["description"]
 
 
 def test_a_project_header_that_was_given_twice_arrives_with_a_comma(door: Api) -> None:
-    """Tenancy 1: the sentence says so, whatever names the project."""
+    """Tenancy 1: The error says so for every header that can name the project."""
     refused = door.get("/v2/queues", 400, {"X-Project-ID": "a,b"}).json
     assert refused == {"title": "Invalid header value", "description": "X-Project-ID must be given once."}
 
 
 @pytest.mark.parametrize("tenant", ["X-Tenant-Id", "X-Tenant"])
 def test_two_headers_of_the_project_must_agree(api: Api, tenant: str) -> None:
-    """S1: a proxy that sets the older one only is not passed by."""
+    """S1: A client cannot bypass a proxy that sets only the older header."""
     for value in ("other", ""):
         refused = api.get("/v2/queues", 400, {tenant: value}).json
         assert refused["title"] == "Invalid header value"
@@ -135,7 +135,7 @@ def test_two_headers_of_the_project_must_agree(api: Api, tenant: str) -> None:
 
 @every_row("project", ["a project", "../..", "a/b", "%00", "{x}", "a:b", "*", "'\"$"])
 def test_a_project_id_may_hold_blanks_and_signs(api: Api, project: str) -> None:
-    """1.3 [T], L8: no way into another project."""
+    """1.3 [T], L8: No such id reaches another project."""
     api = api.fresh()
     api.put("/v2/queues/ours", 201)
     tenant = api.tenant(project=project)
@@ -145,7 +145,7 @@ def test_a_project_id_may_hold_blanks_and_signs(api: Api, project: str) -> None:
 
 
 def test_older_names_of_the_project_header_are_read(api: Api, project_suffix: str) -> None:
-    """1.3 [C]: where X-Project-ID is absent."""
+    """1.3 [C]: The server reads them if X-Project-ID is absent."""
     names = {"a": "X-Project-ID", "b": "X-Tenant-Id", "c": "X-Tenant"}
     for queue, header in names.items():
         api.put(f"/v2/queues/{queue}", 201, headers={"X-Project-ID": None, header: f"of-{queue}{project_suffix}"})
@@ -168,7 +168,7 @@ def test_older_names_of_the_project_header_are_read(api: Api, project_suffix: st
     ],
 )
 def test_an_accept_that_includes_json_is_fine(api: Api, accept: str | None) -> None:
-    """1.3 [T]: absent and empty mean anything."""
+    """1.3 [T]: An absent or empty header accepts any type."""
     api.get("/v2/queues", 200, {"Accept": accept})
 
 
@@ -190,7 +190,7 @@ def test_an_accept_that_includes_json_is_fine(api: Api, accept: str | None) -> N
     ],
 )
 def test_any_other_accept_is_not_acceptable(door: Api, accept: str) -> None:
-    """1.3 [T]: JSON with q = 0, other types and nonsense are 406 (nonsense may be 400)."""
+    """1.3 [T]: JSON with q = 0 and other types get 406; malformed values get 406 or 400."""
     answer = door.get("/v2/queues", None, {"Accept": accept})
     assert answer.status_int in ((406,) if "/" in accept and ";;" not in accept else (400, 406))
 
@@ -208,46 +208,46 @@ def test_any_other_accept_is_not_acceptable(door: Api, accept: str) -> None:
     ],
 )
 def test_a_form_is_refused_only_when_it_has_a_length(api: Api, content_type: str, length: str, status: int) -> None:
-    """1.3 [T]: exactly the form type with Content-Length, even 0; every other value is ignored."""
+    """1.3 [T]: Only the exact form type with Content-Length, even 0, is refused; the server ignores other values."""
     answer = api.get("/v2/queues", status, {"Content-Type": content_type, "Content-Length": length})
     assert status == 200 or answer.json["title"] == "Invalid Content-Type"
 
 
 def test_json_is_read_whatever_the_content_type_says(api: Api) -> None:
-    """1.3: Content-Type is ignored where a body is wanted."""
+    """1.3: The server ignores Content-Type on routes that read a body."""
     for kind in (None, "text/plain", "application/x-www-form-urlencoded; x=y"):
         api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]}, {"Content-Type": kind})
 
 
 @every_row("length", ["abc", "-1", "1.5", "0x10", "9" * 5000, "1_0"])
 def test_a_content_length_is_a_number(door: Api, length: str) -> None:
-    """1.3: anything else is 400."""
+    """1.3: Any other value gets 400."""
     refused = door.unchecked(CONTENT_LENGTH=length).post("/v2/queues/jobs/claims", 400)
     assert "description" in refused.json
 
 
 @pytest.mark.parametrize("value", ["messagecode:123456", "messagecode:"])
 def test_the_built_in_extra_spec_does_nothing(api: Api, value: str) -> None:
-    """1.3: messagecode is known."""
+    """1.3: The server knows messagecode."""
     api.get("/v2/queues", 200, {"EXTRA-SPEC": value})
 
 
 @pytest.mark.parametrize("value", ["nosuch:1", "nosuch", ":", "\xff:1", "messagecodes:1"])
 def test_an_unknown_extra_spec_is_refused(door: Api, value: str) -> None:
-    """1.3 [Q]: 400 instead of a crash."""
+    """1.3 [Q]: The server answers 400 instead of crashing."""
     refused = door.get("/v2/queues", 400, {"EXTRA-SPEC": value}).json
     assert refused["title"] == "Invalid header value"
     assert "EXTRA-SPEC" in refused["description"].upper()
 
 
 def test_an_empty_url_signature_opens_nothing(door: Api) -> None:
-    """1.3, 10.3: one that is present is verified, and none is valid here."""
+    """1.3, 10.3: The server verifies any signature that is present; none is valid here."""
     door.get("/v2/queues", 404, {"URL-Signature": ""})
     door.get("/v2/queues", 404, {"URL-Signature": "", "Client-ID": None})
 
 
 def test_every_answer_has_its_own_request_id(api: Api) -> None:
-    """1.4: the caller's id is never given back, and no id comes twice."""
+    """1.4: The server never returns the caller's id, and no id occurs twice."""
     mine = "req-11111111-1111-4111-8111-111111111111"
     paths = [("/", 300), ("/nowhere", 404), ("/v2/queues", 200), ("/v2/queues/q", 200), ("/v2/queues?limit=0", 400)]
     answers = [api.get(path, status, {"X-OpenStack-Request-ID": mine}) for path, status in paths]
@@ -255,7 +255,7 @@ def test_every_answer_has_its_own_request_id(api: Api) -> None:
 
 
 def test_a_location_is_a_path_without_the_mount_prefix(api: Api) -> None:
-    """1.4 [T]: /v2/…, never a scheme, a host or the script name."""
+    """1.4 [T]: A Location begins with /v2/; it has no scheme, host or script name."""
     mounted = api.mounted("/messaging")
     assert mounted.put("/v2/queues/jobs", 201).headers["Location"] == "/v2/queues/jobs"
     posted = mounted.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})

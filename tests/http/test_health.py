@@ -29,7 +29,7 @@ ODD = [
 @every_row("method", ["GET", "HEAD"])
 @every_row("path", ["/healthz", "/readyz"])
 def test_a_probe_needs_no_header(api: Api, path: str, method: str, headers: dict[str, str | None]) -> None:
-    """Extensions 10: 200, whatever client, project and Accept say."""
+    """Extensions 10: The server answers 200 whatever client, project and Accept header the request has."""
     answer = api.call(method, path, 200, headers=headers)
     assert method == "GET" or answer.body == b""
 
@@ -37,7 +37,7 @@ def test_a_probe_needs_no_header(api: Api, path: str, method: str, headers: dict
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize(("error", "status"), [(down, 503), (bug, 500)])
 def test_readiness_is_that_of_the_store(gate, method: str, error, status: int) -> None:
-    """Extensions 10: 503 with what is wrong, and nothing internal; the process is healthy all the same."""
+    """Extensions 10: The server answers 503 and the reason, without internals. The process stays healthy."""
     api = gate(error)
     answer = api.call(method, "/readyz", status, headers=NOBODY)
     assert not any(word in answer.text for word in ("secret", "10.0.0.7", "Traceback"))
@@ -48,18 +48,18 @@ def test_readiness_is_that_of_the_store(gate, method: str, error, status: int) -
 @every_row("method", ["POST", "PUT", "DELETE", "PATCH"])
 @every_row("path", ["/healthz", "/readyz"])
 def test_a_probe_can_only_be_read(door: Api, path: str, method: str) -> None:
-    """1.1: 405 with Allow."""
+    """1.1: Other methods get 405 with Allow."""
     assert "GET" in door.call(method, path, 405, headers=NOBODY).headers["Allow"]
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/v2/healthz", "/health", "/v2/readyz"])
 def test_a_probe_has_one_path(door: Api, path: str) -> None:
-    """1.1: 404 elsewhere."""
+    """1.1: Other paths get 404."""
     door.get(path, 404, NOBODY)
 
 
 class Unsure(ManualClock):
-    """A clock that is so far from the store's, and so uncertain of that."""
+    """A clock with a given offset from the store's clock and a given uncertainty."""
 
     off = 0.0
     unsure = 0.0
@@ -85,7 +85,7 @@ class Unsure(ManualClock):
 def test_a_server_that_does_not_know_the_time_is_not_ready(
     storage: Storage, off: float, unsure: float, status: int, sentence: str
 ) -> None:
-    """It says by how much it may be wrong, in ``/readyz`` and in the metrics, and serves all the same."""
+    """``/readyz`` and the metrics show the possible error of the clock; the server still answers requests."""
     clock = Unsure(storage.now())
     clock.off, clock.unsure = off, unsure
     metrics = Metrics(storage, clock, store="some", engine="none")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/health``: the store is really used, in a queue that no tenant can reach (contract 5)."""
+"""``/v2/health``: a test of the store in a queue that no tenant can reach (contract 5)."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +32,7 @@ OPERATIONS = [
 
 
 class Failing:
-    """A part of a store, one verb of which does not work."""
+    """A wrapper of a store's controller with one failing verb."""
 
     def __init__(self, whole: Any, verb: str, error: Exception) -> None:
         self._whole, self._verb, self._error = whole, verb, error
@@ -49,7 +49,7 @@ def left(storage: Storage) -> list[str]:
 
 @pytest.mark.every_store
 def test_a_report_has_every_operation_and_leaves_nothing(compose, storage: Storage) -> None:
-    """5: all eight, with the volume; the queue is gone afterwards."""
+    """5: The report has all eight operations and the volume; the queue is removed afterwards."""
     api: Api = compose(app={"admin_mode": True, "trusts_network": True})
     api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}, {"body": 2}]})
     api.claim("jobs", limit=1)
@@ -67,18 +67,17 @@ def test_a_report_has_every_operation_and_leaves_nothing(compose, storage: Stora
 
 
 def test_health_is_for_admins(gate) -> None:
-    """1.1, 5: no such path without admin mode; who names himself admin is none by that (S8)."""
+    """1.1, 5: The path exists only in admin mode; the admin header alone grants no access (S8)."""
     gate(admin_mode=True).get("/v2/health", 403, ADMIN)
     gate(admin_mode=False).get("/v2/health", 404, ADMIN)
 
 
 def test_a_store_that_does_not_answer_is_503(gate) -> None:
-    """1.8 [T]."""
     gate(down, admin_mode=True, trusts_network=True).get("/v2/health", 503, ADMIN)
 
 
 def test_no_header_can_name_the_project_of_the_probe() -> None:
-    """1.7: it is no project id."""
+    """1.7: The name is not a valid project id."""
     assert PROJECT_ID.fullmatch(PROJECT) is None
 
 
@@ -86,7 +85,7 @@ def test_no_header_can_name_the_project_of_the_probe() -> None:
 def test_a_step_that_fails_is_told_and_the_others_go_on(
     storage: Storage, clock: ManualClock, error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch
 ) -> None:
-    """5 [T]: 200, ``succeeded`` is false, and the log names ``ref``."""
+    """5 [T]: The server answers 200, ``succeeded`` is false, and the log names ``ref``."""
     broker = Broker(storage, clock)
     monkeypatch.setattr(broker.health._storage, "claims", Failing(storage.claims, "create", error), raising=True)
     api = Api(create_app(broker, admin_mode=True, trusts_network=True), "")
@@ -97,7 +96,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(
 
 
 def test_what_a_killed_server_left_goes_with_the_next_probe(storage: Storage, clock: ManualClock) -> None:
-    """A queue of a probe that runs elsewhere stays."""
+    """The queue of a probe in another process stays."""
     now = clock.now()
     (old,), (young,) = new_ids(1, now - ABANDONED_AFTER - 1), new_ids(1, now)
     for name in (old, young):
@@ -108,7 +107,7 @@ def test_what_a_killed_server_left_goes_with_the_next_probe(storage: Storage, cl
 
 
 def test_many_who_ask_at_once_share_one_probe(storage: Storage, clock: ManualClock) -> None:
-    """The report of the last second is everybody's; then another one is made."""
+    """Requests share a report for one second; then a request starts another probe."""
     moment = [0.0]
     health = Health(storage, clock, lambda: moment[0])
     with ThreadPoolExecutor(8) as pool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heavy requests (``zq.http.weight``): which these are, their places, what they pay, and the slices of their work."""
+"""Heavy requests (``zq.http.weight``): their classification, concurrency limit, cost, and processing in slices."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ REQUESTS: list[tuple[str, str, Any, bool]] = [
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """A server on a store in memory, whose threads do not sleep between slices."""
+    """Return a client of a server on a store in memory, whose threads do not sleep between slices."""
     monkeypatch.setattr(turns, "SHORT_PAUSE", 0.0)
     storage = connect("memory:", {})
     yield Api(create_app(Broker(storage, ManualClock(1_700_000_000.0))), "")
@@ -81,7 +81,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 def test_requests_of_many_messages_are_heavy(
     monkeypatch: pytest.MonkeyPatch, own: Api, method: str, path: str, body: Any, is_heavy: bool
 ) -> None:
-    """The application decides by what it has read. No request that may run on the edge's loop is heavy."""
+    """The application classifies a request by its parsed content. No request that may run on the I/O loop is heavy."""
     begun: list[object] = []
     monkeypatch.setattr(turns, "begin", begun.append)
     raw = None if body is None else body if isinstance(body, str) else json.dumps(body)
@@ -94,7 +94,7 @@ def test_requests_of_many_messages_are_heavy(
 
 @pytest.fixture
 def bounded() -> Iterator[Callable[..., Scoped]]:
-    """Callers of a server with such quotas."""
+    """Return a function that builds callers of a server with the given quotas."""
     storage = connect("memory:", {})
 
     def build(**quota: int) -> Scoped:
@@ -112,7 +112,7 @@ def bounded() -> Iterator[Callable[..., Scoped]]:
 def test_beyond_two_heavy_requests_the_next_is_refused(
     monkeypatch: pytest.MonkeyPatch, bounded: Callable[..., Scoped]
 ) -> None:
-    """429 with the bound, after a moment; light requests and other projects go on, and a place is given back."""
+    """The server answers 429 after a short wait and names the limit. Other requests and projects are not affected."""
     monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     scoped = bounded()
     caller, account = scoped.api(), scoped.broker.quotas.allotment("acme").account
@@ -135,7 +135,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_a_heavy_request_pays_for_what_it_was(bounded: Callable[..., Scoped], status: int) -> None:
-    """The estimate is taken back when it is answered, also with an error."""
+    """The estimate is refunded once the request is answered, even with an error."""
     scoped = bounded(bytes=10_000)
     caller, account = scoped.api(), scoped.broker.quotas.allotment("acme").account
     caller.get(f"{QUEUE}/messages?limit={1000 if status == 200 else 1001}", status)
@@ -158,14 +158,14 @@ def test_a_poll_holds_no_place_while_it_waits(monkeypatch: pytest.MonkeyPatch, b
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The steps of requests, in order: reads of the store with their limit, and the ways that were given."""
+    """Return the list of steps of requests, in order: reads of the store with their limits, and yields."""
     taken: list[str] = []
     monkeypatch.setattr(turns, "give_way", lambda: taken.append("way"))
     return taken
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, controller: object, verb: str, place: int, steps: list[str]) -> None:
-    """Note the limit of each call of a verb of the store, its argument at this place."""
+    """Record the limit of each call of a verb of the store: the argument at index ``place``."""
     kind, plain = type(controller), getattr(type(controller), verb)
 
     def noted(self: object, *arguments: Any, **named: Any) -> Any:
@@ -193,7 +193,7 @@ def test_a_page_is_read_and_rendered_in_slices(
     verb: str,
     place: int,
 ) -> None:
-    """No step handles more than a slice of messages; the page has all of them, in order, and each once."""
+    """No step handles more messages than a slice; the page has every message once, in order."""
     api = Api(create_app(Broker(storage, ManualClock(1_700_000_000.0))), project_suffix)
     api.put(PAST, 201, {"_history_ttl": 3600})
     for queue in (QUEUE, PAST):
@@ -224,7 +224,7 @@ def test_a_page_is_read_and_rendered_in_slices(
     ],
 )
 def test_work_on_many_messages_gives_way(own: Api, steps: list[str], method: str, path: str, body: Any) -> None:
-    """At least once for each slice but the first."""
+    """The work yields to other requests before every slice except the first."""
     own.put(PAST, 201, {"_history_ttl": 3600})
     for queue in (QUEUE, PAST, TOPIC):
         own.post(f"{queue}/messages", 201, posted(MANY))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings for a credential whose scopes hide names: their links tell none of these (tenancy 2)."""
+"""Listings for a credential whose scopes hide names: links do not reveal hidden names (tenancy 2)."""
 
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
@@ -21,7 +21,7 @@ WALK = 4
 
 @pytest.fixture
 def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
-    """A server whose callers have tokens, which looks at four names for a page."""
+    """Return a client of a server with tokens that examines at most four names per page."""
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
     return compose(app={"strategy": strategy}, max_metadata_walk=WALK)
 
@@ -33,7 +33,7 @@ def headers(guarded: Api, storage: Storage, clock: ManualClock, *scopes: str) ->
 
 @pytest.mark.parametrize("kind", ["queues", "topics"])
 def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clock: ManualClock, kind: str) -> None:
-    """Every page looks at a bounded number of names, all that may be seen comes, and no answer names another."""
+    """Each page examines a limited number of names, all visible names appear, and no response has a hidden name."""
     everything = headers(guarded, storage, clock)
     hidden = [f"{letter}-hidden-{number:02}" for letter in "atz" for number in range(6)]
     for name in (*hidden, "seen.1", "seen.2"):
@@ -61,7 +61,7 @@ def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clo
 def test_listings_of_jobs_name_nothing_that_is_hidden(
     guarded: Api, storage: Storage, clock: ManualClock, kind: str
 ) -> None:
-    """However long the names are; each page has looked at a bounded number of them."""
+    """This holds for names of any length; each page examines a limited number of them."""
     everything = headers(guarded, storage, clock)
     hidden = [f"{letter * 120}-{number}" for letter in "at" for number in range(6)]
     for name in (*hidden, "seen.1", "seen.2"):
@@ -91,7 +91,7 @@ def test_listings_of_jobs_name_nothing_that_is_hidden(
 
 @pytest.mark.every_store
 def test_a_marker_is_opened_by_every_server(storage: Storage, clock: ManualClock) -> None:
-    """For what it was sealed for, and nothing else; what is no such marker is a name."""
+    """A marker opens only in its listing. A text that is not such a marker counts as a name."""
     one, other = (Markers(storage.documents, clock) for _ in range(2))
     for name in ("a", "x" * 64):
         marker = one.seal("queue acme", name)

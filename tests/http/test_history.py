@@ -20,19 +20,19 @@ ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @pytest.fixture
 def kept(api: Api) -> Api:
-    """A queue that keeps history for ten minutes."""
+    """Return a client whose queue ``jobs`` keeps history for ten minutes."""
     api.put(JOBS, 201, {"_history_ttl": 600, "_dead_letter_queue": "dead"})
     return api
 
 
 def told(api: Api, query: str = "limit=20") -> list[tuple[Any, str | None]]:
-    """(body, outcome) of a page of history."""
+    """Return (body, outcome) of each record on a page of history."""
     page = api.get(f"{HISTORY}?{query}", 200).json["messages"]
     return [(record["body"], record.get("outcome")) for record in page]
 
 
 def finish(api: Api, *bodies: Any) -> list[str]:
-    """Post and pop one by one; their ids."""
+    """Post and pop messages one by one; return their ids."""
     ids = []
     for body in bodies:
         ids += api.send("jobs", body)
@@ -46,7 +46,7 @@ def iso(moment: float) -> str:
 
 @pytest.mark.every_store
 def test_every_way_to_finish_leaves_a_record(kept: Api) -> None:
-    """In the order of finishing, each with its outcome."""
+    """Records are in the order of removal, each with its outcome."""
     ids = kept.send("jobs", *"abcdefg")
     kept.delete(f"{JOBS}/messages/{ids[1]}", 204)
     kept.delete(f"{JOBS}/messages?pop=1", 200)
@@ -61,7 +61,7 @@ def test_every_way_to_finish_leaves_a_record(kept: Api) -> None:
 
 
 def test_a_claim_that_buries_leaves_a_record_and_so_does_a_redrive(kept: Api) -> None:
-    """The dead letter's record is in the queue that it left."""
+    """The record of a dead letter is in the queue that the message left."""
     kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_max_claim_count", "value": 0}])
     kept.put("/v2/queues/dead", 201, {"_history_ttl": 600})
     kept.send("jobs", "a")
@@ -73,7 +73,7 @@ def test_a_claim_that_buries_leaves_a_record_and_so_does_a_redrive(kept: Api) ->
 
 
 def test_a_record_shows_the_message_and_when_it_finished(kept: Api, clock: ManualClock) -> None:
-    """The base's representation, with two members more."""
+    """A record has the members of a message and two more."""
     [message] = kept.send("jobs", {"a": 1}, ttl=300)
     clock.advance(5)
     before = clock.now()
@@ -91,7 +91,7 @@ def test_a_record_shows_the_message_and_when_it_finished(kept: Api, clock: Manua
 
 @pytest.mark.every_store
 def test_history_has_pages_like_every_listing(kept: Api) -> None:
-    """Contract 1.9: follow the links until a page is empty; they repeat what was asked."""
+    """Contract 1.9: A client follows the links until a page is empty; links repeat the parameters."""
     finish(kept, *range(7))
     pages = kept.pages(f"{HISTORY}?limit=3&detailed=true&since=2000-01-01", "messages")
     assert [[record["body"] for record in page] for page in pages] == [[0, 1, 2], [3, 4, 5], [6], []]
@@ -108,7 +108,7 @@ def test_history_has_pages_like_every_listing(kept: Api) -> None:
 
 @pytest.mark.every_store
 def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) -> None:
-    """From ``since`` on, before ``until``; with Z, an offset, or none, which is UTC."""
+    """``since`` is inclusive and ``until`` exclusive. Times may have Z, an offset, or neither, which means UTC."""
     moments = []
     for body in range(3):
         moments.append(clock.now())
@@ -125,7 +125,7 @@ def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) 
 
 @pytest.mark.every_store
 def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
-    """state=all: what lives, ready, claimed or delayed, and what finished; each once."""
+    """With state=all, the page has each live and each removed message once."""
     ids = kept.send("jobs", *"abcd")
     kept.delete(f"{JOBS}/messages/{ids[2]}", 204)
     kept.claim("jobs", limit=1)
@@ -138,7 +138,7 @@ def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
 
 
 def test_no_history_without_the_rule(api: Api) -> None:
-    """A queue that was never asked to, and a missing one: an empty page."""
+    """A queue without ``_history_ttl`` and a missing queue have an empty history."""
     finish(api, "a")
     assert api.get(HISTORY, 200).json == {"messages": [], "links": []}
     assert api.get("/v2/queues/none/history?state=all", 200).json == {"messages": [], "links": []}
@@ -146,7 +146,7 @@ def test_no_history_without_the_rule(api: Api) -> None:
 
 
 def test_a_rule_of_this_server_holds_at_once(api: Api) -> None:
-    """Rules are remembered, but not past a change or a new queue by the same server."""
+    """The server caches rules, but refreshes them after its own changes and for a new queue."""
     finish(api, "no rule")
     api.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_history_ttl", "value": 60}])
     finish(api, "kept")
@@ -160,7 +160,6 @@ def test_a_rule_of_this_server_holds_at_once(api: Api) -> None:
 
 
 def test_history_is_the_projects_own(kept: Api) -> None:
-    """L8."""
     [message] = finish(kept, "a")
     other = kept.tenant("other")
     assert told(other) == []
@@ -168,7 +167,7 @@ def test_history_is_the_projects_own(kept: Api) -> None:
 
 
 def test_a_replay_posts_copies(kept: Api, clock: ManualClock) -> None:
-    """New ids, the queue's default ttl, the caller as their client; the record stays."""
+    """The copies have new ids, the queue's default ttl and the caller as their client; the record stays."""
     kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_default_message_ttl", "value": 200}])
     ids = finish(kept, "a", {"b": 1}, "c")
     clock.advance(3)
@@ -183,7 +182,7 @@ def test_a_replay_posts_copies(kept: Api, clock: ManualClock) -> None:
 
 
 def test_a_replay_waits_on_a_delayed_queue(kept: Api, clock: ManualClock) -> None:
-    """As a post there."""
+    """The copies wait like posted messages."""
     [message] = finish(kept, "a")
     kept.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_default_message_delay", "value": 30}])
     kept.post(REPLAY, 200, {"ids": [message]})
@@ -194,7 +193,7 @@ def test_a_replay_waits_on_a_delayed_queue(kept: Api, clock: ManualClock) -> Non
 
 @pytest.mark.every_store
 def test_a_replay_of_a_span(kept: Api, clock: ManualClock) -> None:
-    """In the order of finishing, up to the limit."""
+    """The replay follows the order of removal, up to the limit."""
     finish(kept, 0)
     clock.advance(10)
     since = iso(clock.now())
@@ -210,7 +209,7 @@ def test_a_replay_of_a_span(kept: Api, clock: ManualClock) -> None:
 
 
 def test_a_long_replay_goes_in_order(kept: Api) -> None:
-    """More than one post takes."""
+    """The replay needs more than one post."""
     for start in range(0, 220, 20):
         kept.send("jobs", *range(start, start + 20))
         kept.delete(f"{JOBS}/messages?pop=20", 200)
@@ -220,7 +219,7 @@ def test_a_long_replay_goes_in_order(kept: Api) -> None:
 
 
 def test_a_replay_of_nothing_is_404_by_ids_and_0_by_time(kept: Api, clock: ManualClock) -> None:
-    """A record that has expired is not there."""
+    """An expired record does not exist."""
     [message] = finish(kept, "a")
     kept.post(REPLAY, 404, {"ids": ["nope"]})
     clock.advance(600)
@@ -248,14 +247,14 @@ def test_a_replay_of_nothing_is_404_by_ids_and_0_by_time(kept: Api, clock: Manua
     ],
 )
 def test_a_wrong_question_is_refused(door: Api, query: str, words: str) -> None:
-    """400 that names the parameter, before the store is asked."""
+    """The server answers 400 and names the parameter before it accesses the store."""
     assert words in door.get(f"{HISTORY}?{query}", 400).json["description"]
 
 
 @pytest.mark.every_store
 @pytest.mark.parametrize("query", ["marker=&limit=&since=&until=&state=", f"marker={'9' * 60}", "since=0001-01-01"])
 def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
-    """Contract 1.5: blank is absent; a marker is any decimal number."""
+    """Contract 1.5: A blank value counts as absent; a marker is any decimal number."""
     kept.get(f"{HISTORY}?{query}", 200)
 
 
@@ -282,12 +281,12 @@ def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
     ],
 )
 def test_a_wrong_replay_is_refused(door: Api, body: Any, words: str) -> None:
-    """400 with field and bound, before the store is asked."""
+    """The server answers 400 and names field and limit before it accesses the store."""
     assert words in door.post(REPLAY, 400, body).json["description"]
 
 
 def test_a_dry_run_of_a_replay_posts_nothing(kept: Api, clock: ManualClock) -> None:
-    """It tells what the replay then does, of a time and of ids; ids that the history has not are lost."""
+    """The response has the number of messages that the replay would post and the ids without a record."""
     ids = finish(kept, *range(3))
     clock.advance(100)
     since = iso(clock.now())
@@ -305,7 +304,7 @@ def test_a_dry_run_of_a_replay_posts_nothing(kept: Api, clock: ManualClock) -> N
 
 @pytest.mark.every_store
 def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
-    """More than a page of the store."""
+    """The history is longer than a page of the store."""
     for start in range(0, 220, 20):
         finish(kept, *range(start, start + 20))
     assert kept.post(REPLAY, 200, {"until": "9999-01-01", "dry_run": True}).json["would_replay"] == 220
@@ -323,5 +322,5 @@ def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
     ],
 )
 def test_a_wrong_dry_run_is_refused(kept: Api, body: Any, words: str) -> None:
-    """As the replay itself."""
+    """A dry run has the errors of a replay."""
     assert words in kept.post(REPLAY, 400, body).json["description"]

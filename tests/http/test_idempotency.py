@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts and settlements that have their effect once (extensions 6)."""
+"""Posts and settlements that take effect once (extensions 6)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ KEY = {"Idempotency-Key": "order-17"}
 
 
 def test_a_repeated_post_returns_the_first_answer(api: Api) -> None:
-    """Same ids, same Location, and a header that says so; nothing is stored again."""
+    """Ids and Location are the same, and a header marks the repeated response; nothing is stored again."""
     first = api.post(URL, 201, POST, KEY)
     again = api.post(URL, 201, POST, KEY)
     assert (again.body, again.headers["Location"]) == (first.body, first.headers["Location"])
@@ -34,7 +34,7 @@ def test_a_repeated_post_returns_the_first_answer(api: Api) -> None:
     ],
 )
 def test_the_key_belongs_to_one_request(api: Api, path: str, body: Any) -> None:
-    """422 for another body, byte by byte, or another query; nothing is stored."""
+    """The server answers 422 if body or query differ by a byte, and stores nothing."""
     api.post(URL, 201, POST, KEY)
     refused = api.post(path, 422, body, KEY).json
     assert refused["title"] == "Idempotency-Key reused"
@@ -43,7 +43,7 @@ def test_the_key_belongs_to_one_request(api: Api, path: str, body: Any) -> None:
 
 
 def test_a_key_is_the_queues_own(api: Api) -> None:
-    """Other queues and projects know nothing of it; another client of the project does."""
+    """The key means nothing in other queues and projects; other clients of the project share it."""
     api.post(URL, 201, POST, KEY)
     for other in (api.tenant("other").post(URL, 201, POST, KEY), api.post("/v2/queues/mail/messages", 201, POST, KEY)):
         assert "Idempotency-Replayed" not in other.headers
@@ -51,7 +51,7 @@ def test_a_key_is_the_queues_own(api: Api) -> None:
 
 
 def test_keys_differ_by_case_and_posts_without_one_never_repeat(api: Api) -> None:
-    """Any visible ASCII, up to 255 characters."""
+    """A key may have any visible ASCII characters, up to 255."""
     for key in ("a", "A", "~!\"#$%&'()*+,-./:;<=>?@[]^_`{|}", "x" * 255):
         assert "Idempotency-Replayed" not in api.post(URL, 201, POST, {"Idempotency-Key": key}).headers
     api.post(URL, 201, POST)
@@ -60,7 +60,7 @@ def test_keys_differ_by_case_and_posts_without_one_never_repeat(api: Api) -> Non
 
 
 def test_a_key_is_forgotten_after_its_window(compose: Any, clock: ManualClock) -> None:
-    """idempotency_window seconds after the first request."""
+    """The window is idempotency_window seconds from the first request."""
     api = compose(idempotency_window=100)
     first = api.post(URL, 201, POST, KEY)
     clock.advance(99)
@@ -70,13 +70,13 @@ def test_a_key_is_forgotten_after_its_window(compose: Any, clock: ManualClock) -
 
 
 def test_a_refused_post_leaves_the_key_free(api: Api) -> None:
-    """Nothing happened, so nothing is remembered."""
+    """A refused post has no effect, so the server does not store its key."""
     api.post(URL, 400, {"messages": [{"body": 1, "ttl": 1}]}, KEY)
     assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
 
 
 def test_a_repeated_settlement_returns_the_first_answer(api: Api) -> None:
-    """Though the claim is over by then."""
+    """The response is repeated even after the claim ended."""
     [a, b] = api.send("jobs", "a", "b")
     claim, _ = api.claim("jobs")
     terms = {"delete": [a], "move": [{"id": b, "queue": "next"}]}
@@ -89,7 +89,7 @@ def test_a_repeated_settlement_returns_the_first_answer(api: Api) -> None:
 
 
 def test_a_settlements_key_belongs_to_its_claim_and_body(api: Api) -> None:
-    """422 for another body or another claim; a post may have the same key."""
+    """The server answers 422 for another body or claim; a post may use the same key."""
     [a, b] = api.send("jobs", "a", "b")
     first, _ = api.claim("jobs", limit=1)
     second, _ = api.claim("jobs", limit=1)
@@ -103,7 +103,7 @@ def test_a_settlements_key_belongs_to_its_claim_and_body(api: Api) -> None:
 @every_row("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
 @every_row("path", [URL, f"{JOBS}/claims/c/settle"])
 def test_a_wrong_key_is_refused(api: Api, path: str, key: str) -> None:
-    """400 that names the header and the bound; nothing happens."""
+    """The server answers 400, names the header and its limit, and changes nothing."""
     body = {"messages": [{"body": 1}], "delete": ["a"]}
     refused = api.unchecked().post(path, 400, body, {"Idempotency-Key": key}).json
     assert refused["title"] == "Invalid header value"

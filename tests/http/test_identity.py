@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks is what the credential says, whatever else the request says (tenancy 1; attack A1, A2, A4)."""
+"""The credential determines the caller, whatever the rest of the request says (tenancy 1; attack A1, A2, A4)."""
 
 import os
 import re
@@ -39,7 +39,7 @@ NOT_VALID = "The credential is not valid."
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """The file that a proxy and zq share."""
+    """Return the file of secrets that a proxy and zq share."""
     file = tmp_path / "secrets"
     file.write_text(f"{SECRET}\n{OTHER_SECRET}\n")
     file.chmod(0o600)
@@ -48,25 +48,25 @@ def secrets(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def proxied(compose: Compose, secrets: Path) -> Api:
-    """A server that believes a proxy."""
+    """Return a client of a server that trusts a proxy."""
     return compose(app={"proxy": ProxySecrets(lambda: str(secrets))})
 
 
 @pytest.fixture
 def tokens(storage: Storage, clock: ManualClock) -> Tokens:
-    """The tokens of the folder's store."""
+    """Return the tokens in the shared store."""
     return Tokens(storage.documents, clock)
 
 
 @pytest.fixture
 def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
-    """A server whose callers have tokens."""
+    """Return a client of a server whose callers have tokens."""
     return compose(app={"strategy": BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)})
 
 
 @pytest.fixture
 def token(tokens: Tokens, guarded: Api) -> str:
-    """One for the whole project of ``guarded``."""
+    """Return a token for the whole project of ``guarded``."""
     return tokens.create(Grant(project=guarded.project)).text
 
 
@@ -74,13 +74,13 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-# The strategy "token", and what all have in common.
+# Strategy "token", and behaviour common to all strategies.
 
 
 @every_row("path", ["/v2/queues", "/v2/", "/v2/openapi.json", "/nowhere", "/v2/queues/*/x", "/metrics"])
 @every_row("method", ["GET", "POST", "DELETE", "OPTIONS"])
 def test_without_a_credential_nothing_is_answered(guarded: Api, method: str, path: str) -> None:
-    """Tenancy 1, first row: before routing, and before any other check."""
+    """Tenancy 1, first row: The server answers 401 before routing and before any other check."""
     refused = guarded.call(method, path, 401, headers={"Accept": "text/plain", "Client-ID": "?"})
     assert refused.json == {"title": "Unauthorized", "description": NEEDED}
     assert refused.headers["WWW-Authenticate"] == 'Bearer realm="zq"'
@@ -88,7 +88,7 @@ def test_without_a_credential_nothing_is_answered(guarded: Api, method: str, pat
 
 
 def test_what_tells_of_all_projects_is_for_administrators(guarded: Api, token: str, tokens: Tokens) -> None:
-    """/metrics names queues of everybody: no tenant's credential opens it."""
+    """/metrics names queues of all projects: no tenant's credential opens it."""
     refused = guarded.get("/metrics", 403, bearer(token))
     assert refused.json["description"].startswith("This credential does not allow admin:server on ")
     admin = tokens.create(Grant(project="admin", roles=["admin"])).text
@@ -97,8 +97,8 @@ def test_what_tells_of_all_projects_is_for_administrators(guarded: Api, token: s
     assert page.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
-    """Probes and the versions."""
+def test_open_routes_require_no_credential(guarded: Api) -> None:
+    """The open routes are the probes and the versions."""
     nobody = {"Client-ID": None, "X-Project-ID": None}
     guarded.get("/healthz", 200, nobody)
     guarded.get("/readyz", 200, nobody)
@@ -114,15 +114,15 @@ def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
         *("Bearer zq_0123456789_" + "0" * 43 + "_000000", "Bearer \xe9"),
     ],
 )
-def test_a_credential_that_is_none_gets_one_sentence(guarded: Api, value: str) -> None:
-    """Tenancy 1, second row: always the same."""
+def test_every_invalid_credential_gets_the_same_error(guarded: Api, value: str) -> None:
+    """Tenancy 1, second row: The error is always the same."""
     refused = guarded.get("/v2/queues", 401, {"Authorization": value})
     assert refused.json == {"title": "Unauthorized", "description": NOT_VALID}
     assert refused.headers["WWW-Authenticate"] == 'Bearer realm="zq", error="invalid_token"'
 
 
 def test_a_token_names_the_project(guarded: Api, token: str, tokens: Tokens, project_suffix: str) -> None:
-    """In either header, and with no project named besides; two tokens, two projects."""
+    """Either header may carry the token, and no other header names a project. Two tokens name two projects."""
     other = tokens.create(Grant(project=f"other{project_suffix}")).text
     guarded.put("/v2/queues/mine", 201, headers={"X-Project-ID": None, **bearer(token)})
     for headers in (bearer(token), {"X-Auth-Token": token}, {"Authorization": f"bEARER {token}"}):
@@ -132,7 +132,7 @@ def test_a_token_names_the_project(guarded: Api, token: str, tokens: Tokens, pro
 
 
 def test_another_project_than_the_credentials_is_refused(guarded: Api, token: str, project_suffix: str) -> None:
-    """403, with the one sentence; its own may be named."""
+    """The server answers 403 with a fixed error; the request may name the credential's own project."""
     guarded.get("/v2/queues", 200, bearer(token))
     for path, rule in (("/v2/queues/q", "queues:get"), ("/v2/queues", "queues:get_all"), ("/v2/openapi.json", "GET")):
         refused = guarded.tenant("victim").get(path, 403, bearer(token)).json
@@ -144,17 +144,17 @@ def test_another_project_than_the_credentials_is_refused(guarded: Api, token: st
 
 @pytest.mark.parametrize("name", ["X-Tenant-Id", "X-Tenant", "X-Project-ID"])
 def test_no_header_changes_the_project(guarded: Api, token: str, name: str) -> None:
-    """A1: whichever names one."""
+    """A1: This holds for every header that can name a project."""
     guarded.get("/v2/queues", 403, {"X-Project-ID": None, name: "victim", **bearer(token)})
 
 
 @every_row(
     "name", ["X-Roles", "X-User-Id", "X-Domain-Id", "X-Project-Name", "X-Service-Roles", "X-Identity-Status", "X-User"]
 )
-def test_what_clients_say_of_themselves_is_taken_away(
+def test_identity_headers_of_clients_are_removed(
     compose: Compose, storage: Storage, clock: ManualClock, token: str, name: str
 ) -> None:
-    """A1: nothing behind the check can read it."""
+    """A1: Code behind the check cannot read these headers."""
     asked: list[frozenset[str]] = []
 
     def policy(rule: str, identity: Identity) -> bool:
@@ -163,7 +163,7 @@ def test_what_clients_say_of_themselves_is_taken_away(
 
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
     api = compose(app={"strategy": strategy, "policy": policy, "trusts_network": True})
-    for _ in range(2):  # the second time names are remembered
+    for _ in range(2):  # the second time, header names are cached
         answered = api.get("/v2/queues", 200, {name: "admin", **bearer(token)})
         assert "HTTP_" + name.upper().replace("-", "_") not in answered.request.environ
     assert set(asked) == {frozenset({"member"})}
@@ -172,7 +172,7 @@ def test_what_clients_say_of_themselves_is_taken_away(
 def test_a_token_that_ends_is_refused(
     compose: Compose, storage: Storage, clock: ManualClock, tokens: Tokens, project_suffix: str
 ) -> None:
-    """Expired, revoked, of another secret: 401, within the seconds for which it is remembered."""
+    """Expired, revoked and mistyped tokens get 401 once the cached entry expires."""
     moment = [time.monotonic()]
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
@@ -190,7 +190,7 @@ def test_a_token_that_ends_is_refused(
 
 
 def test_a_store_that_does_not_answer_is_503(gate: Callable[..., Api], clock: ManualClock) -> None:
-    """Tenancy 1: where nothing is remembered; a form that does not fit is refused without asking."""
+    """Tenancy 1: The server answers 503 if the token is not cached. It refuses a malformed token without a lookup."""
     strategy = BearerStrategy(TokenVerifier(BrokenStore(down).documents, clock), bare=True)  # type: ignore[arg-type]
     api = gate(strategy=strategy)
     api.get("/v2/queues", 503, bearer(format_token("0" * 10, "0" * 43)))
@@ -200,7 +200,10 @@ def test_a_store_that_does_not_answer_is_503(gate: Callable[..., Api], clock: Ma
 def test_an_address_that_fails_too_often_is_not_looked_up(
     compose: Compose, storage: Storage, clock: ManualClock, token: str
 ) -> None:
-    """429 after a burst, for that address alone; what is remembered as valid still serves; later it may try again."""
+    """The server answers 429 for the address after a burst.
+
+    Cached credentials stay valid, and later the address may retry.
+    """
     moment = [1000.0]
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
@@ -223,7 +226,7 @@ def test_an_address_that_fails_too_often_is_not_looked_up(
 def test_a_credential_that_was_valid_is_looked_up_whatever_its_address_did(
     compose: Compose, storage: Storage, clock: ManualClock, tokens: Tokens, ends: bool
 ) -> None:
-    """It is valid beyond the seconds for which it is remembered; a revoked one is 401 once, and then limited."""
+    """The credential is valid beyond its cache entry; a revoked credential gets 401 once and is then limited."""
     moment = [1000.0]
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
@@ -252,7 +255,7 @@ def test_a_credential_that_was_valid_is_looked_up_whatever_its_address_did(
 
 
 def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_did() -> None:
-    """The middleware is asked; a token that it refuses is limited from then on."""
+    """The middleware checks the token; a token that it refuses is limited afterwards."""
     pytest.importorskip("keystonemiddleware")
     from zq.auth.keystone import Keystone
 
@@ -286,7 +289,7 @@ def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_di
 
 
 def test_behind_a_proxy_the_forwarded_address_counts(compose: Compose, storage: Storage, clock: ManualClock) -> None:
-    """The last one, which the proxy has added."""
+    """The client's address is the last one, which the proxy adds."""
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
     api = compose(app={"strategy": strategy, "behind_proxy": True})
     for _ in range(BURST):
@@ -296,7 +299,7 @@ def test_behind_a_proxy_the_forwarded_address_counts(compose: Compose, storage: 
 
 
 def test_a_body_that_nobody_read_closes_the_connection(guarded: Api, token: str) -> None:
-    """Tenancy 1, below the table: 401 and 403."""
+    """Tenancy 1, below the table: This holds for 401 and 403."""
     content = {"messages": [{"body": 1}]}
     assert guarded.post("/v2/queues/q/messages", 401, content).headers["Connection"] == "close"
     refused = guarded.tenant("victim").post("/v2/queues/q/messages", 403, content, bearer(token))
@@ -305,17 +308,17 @@ def test_a_body_that_nobody_read_closes_the_connection(guarded: Api, token: str)
 
 @pytest.mark.one_store
 def test_a_signed_request_needs_no_credential_and_is_not_valid(gate: Callable[..., Api], clock: ManualClock) -> None:
-    """Contract 1.3: it passes by, and no key is configured; an empty signature is one that fails."""
+    """Contract 1.3: The request bypasses the strategy, but no key is configured. An empty signature is invalid too."""
     api = gate(strategy=BearerStrategy(bare=True))
     api.get("/v2/queues", 404, {"URL-Signature": "x", "X-Roles": "admin"})
     api.get("/v2/queues", 404, {"URL-Signature": ""})
 
 
-# The strategy "proxy".
+# Strategy "proxy".
 
 
-def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
-    """Either line of the file; what it says is what counts."""
+def test_a_proxy_with_its_secret_is_trusted(proxied: Api) -> None:
+    """Either line of the file is valid, and the proxy's headers determine the project."""
     for secret in (SECRET, OTHER_SECRET):
         proxied.get("/v2/queues", 200, {"X-ZQ-Proxy-Secret": secret})
         refused = proxied.get("/v2/queues", 400, {"X-ZQ-Proxy-Secret": secret, "X-Project-ID": None}).json
@@ -325,15 +328,15 @@ def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
 
 
 @every_row("secret", [None, "", "s", SECRET + "s", SECRET.upper(), f"{SECRET}\xe9"])
-def test_nobody_else_is(proxied: Api, secret: str | None) -> None:
-    """A2: without a secret of the file, 401 and its own challenge."""
+def test_a_proxy_without_a_valid_secret_is_refused(proxied: Api, secret: str | None) -> None:
+    """A2: Without a secret of the file, the server answers 401 with the strategy's challenge."""
     refused = proxied.get("/v2/queues", 401, {"X-ZQ-Proxy-Secret": secret})
     assert refused.headers["WWW-Authenticate"] == "ZQ-Proxy"
     assert refused.json["title"] == "Unauthorized"
 
 
 def test_a_proxy_names_the_roles(compose: Compose, secrets: Path) -> None:
-    """``health:get`` is for administrators: denied without the role, not built with it."""
+    """``health:get`` requires the role of administrators."""
     api = compose(app={"proxy": ProxySecrets(lambda: str(secrets)), "admin_mode": True})
     api.get("/v2/health", 403, {"X-ZQ-Proxy-Secret": SECRET})
     api.get("/v2/health", 200, {"X-ZQ-Proxy-Secret": SECRET, "X-Roles": "Member, ADMIN"})
@@ -341,7 +344,7 @@ def test_a_proxy_names_the_roles(compose: Compose, secrets: Path) -> None:
 
 @pytest.mark.one_store
 def test_a_file_of_secrets_is_checked(tmp_path: Path) -> None:
-    """Tenancy 1: mode, lines, length; each refusal is a sentence with the file's name."""
+    """Tenancy 1: Mode, number of lines and lengths are checked; each error names the file."""
     file = tmp_path / "secrets"
     for text, mode in (
         (SECRET, 0o644),
@@ -363,7 +366,7 @@ def test_a_file_of_secrets_is_checked(tmp_path: Path) -> None:
 
 @pytest.mark.one_store
 def test_secrets_are_read_again(secrets: Path) -> None:
-    """At HUP; a file that is refused changes nothing."""
+    """HUP reloads the file; a refused file changes nothing."""
     proxy = ProxySecrets(lambda: str(secrets))
     secrets.write_text("n" * 32)
     proxy.reload()
@@ -376,7 +379,7 @@ def test_secrets_are_read_again(secrets: Path) -> None:
 
 @pytest.mark.one_store
 def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, tokens: Tokens) -> None:
-    """Found again without the store; ``bench/identity.py`` says for how many microseconds."""
+    """A cached credential needs no access to the store; ``bench/identity.py`` measures the microseconds."""
     strategy = create_strategy(lambda: AuthOptions(strategy="token"), storage.documents, clock)
     assert isinstance(strategy, BearerStrategy)
     text = tokens.create(Grant(project=f"cost-{os.getpid()}")).text
@@ -385,12 +388,12 @@ def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, 
     assert all(strategy.authenticate(env, "") is first for _ in range(10))
 
 
-# What lasts.
+# Long requests.
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storage, clock: ManualClock) -> Api:
-    """A server that looks again every tenth of a second whether a credential is valid, and remembers none."""
+    """Return a client of a server that rechecks credentials every tenth of a second and caches none."""
     monkeypatch.setattr("zq.core.waiting.RECHECK_INTERVAL", 0.1)
     monkeypatch.setattr("zq.core.publishing.RECHECK_INTERVAL", 0.1)
     monkeypatch.setattr("zq.http.streams.HEARTBEAT", 0.1)
@@ -408,7 +411,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storag
     ],
 )
 def test_a_request_that_waits_ends_with_its_credential(impatient: Api, tokens: Tokens, method: str, path: str) -> None:
-    """401 long before its time is up (tenancy 2); the slot is free again."""
+    """The server answers 401 long before the wait ends (tenancy 2), and the slot becomes free."""
     made = tokens.create(Grant(project=impatient.project))
     threading.Timer(0.3, tokens.revoke, [made.token.id]).start()
     begun = time.monotonic()
@@ -417,7 +420,7 @@ def test_a_request_that_waits_ends_with_its_credential(impatient: Api, tokens: T
 
 
 def test_a_request_that_waits_is_answered_if_its_credential_stays(impatient: Api, tokens: Tokens) -> None:
-    """Checked again and again, it gets the message that comes."""
+    """The server rechecks the credential repeatedly; then the request gets the new message."""
     text = tokens.create(Grant(project=impatient.project)).text
     post = partial(impatient.post, "/v2/queues/q/messages", 201, {"messages": [{"body": 7}]}, bearer(text))
     threading.Timer(0.5, post).start()
@@ -426,7 +429,7 @@ def test_a_request_that_waits_is_answered_if_its_credential_stays(impatient: Api
 
 
 def test_a_stream_ends_with_its_credential(impatient: Api, tokens: Tokens) -> None:
-    """At a heartbeat (tenancy 2)."""
+    """The stream ends at a heartbeat (tenancy 2)."""
     made = tokens.create(Grant(project=impatient.project))
     threading.Timer(0.3, tokens.revoke, [made.token.id]).start()
     headers = bearer(made.text) | {"Accept": "text/event-stream"}
@@ -435,7 +438,7 @@ def test_a_stream_ends_with_its_credential(impatient: Api, tokens: Tokens) -> No
     assert time.monotonic() - begun < 60
 
 
-# Real servers.
+# Servers in processes of their own.
 
 CLIENT = b"30387f00c63a4a30ac1f3e2cf1b0c3a1"
 NAMES = ["X-Project-ID", "X-Tenant-Id", "X-Tenant", "X-Project-Name", "X-Roles", "X-User-Id", "X-Domain-Id"]
@@ -443,7 +446,7 @@ NAMES += ["X-Service-Project-Id", "X-Identity-Status", "Authorization", "X-Auth-
 
 
 def raw(server: ZqServer, *lines: bytes) -> bytes:
-    """What a listing of queues answers to these headers."""
+    """Return the response to a listing of queues with these header lines."""
     head = [b"GET /v2/queues HTTP/1.1", b"Host: 127.0.0.1", b"Client-ID: " + CLIENT, *lines, b"Connection: close"]
     got = b""
     with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
@@ -457,7 +460,7 @@ def raw(server: ZqServer, *lines: bytes) -> bytes:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ZqServer, bytes, bytes]]:
-    """A server whose callers have tokens, an attacker's, and the victim's, who has a queue."""
+    """Return a server with tokens, the token of an attacker, and that of a victim with a queue."""
     store = f"rocksdb://{tmp_path_factory.mktemp('identity')}/store"
     with ZqServer(store, engine=request.param, config="[DEFAULT]\nauth_strategy = token\n") as server:
         attacker, victim = (new_token(store, project).encode() for project in ("attacker", "victim"))
@@ -470,7 +473,10 @@ def served(
 @pytest.mark.one_store
 @every_row("name", NAMES)
 def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, bytes, bytes], name: str) -> None:
-    """A1, both engines: hyphens and underscores, before and after, once and twice: refused, or the attacker's own."""
+    """A1, both engines: The server refuses the request or shows only the attacker's own queues.
+
+    The header has hyphens or underscores, precedes or follows the credential, and occurs once or twice.
+    """
     server, attacker, victim = served
     own = b"Authorization: Bearer " + attacker
     assert b'{"queues":[]' in raw(server, own)
@@ -503,7 +509,7 @@ def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, byt
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence: str, tmp_path: Path) -> None:
-    """Exit code 2, one sentence."""
+    """The command exits with code 2 and one error message."""
     file = tmp_path / "zq.conf"
     file.write_text(f"[DEFAULT]\n{config}\n")
     done = run("--store", f"rocksdb://{tmp_path}/s", "--config", file)
@@ -513,8 +519,8 @@ def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence
 
 
 @pytest.mark.one_store
-def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
-    """Tenancy 1: their names stand in the modules that take them away, and in no other."""
+def test_modules_behind_the_check_read_no_identity_header() -> None:
+    """Tenancy 1: Only the modules that remove these headers contain their names."""
     may = {"zq.http.tenant", "zq.http.authentication", "zq.http.heads", "zq.sqs.authentication"}
     root = Path(__file__).parent.parent.parent / "zq"
     words = re.compile(r"HTTP_(?:X_(?:PROJECT|TENANT|ROLES|USER|DOMAIN|SERVICE|AUTH)|AUTHORIZATION)|get_header\(\"X-")
@@ -530,7 +536,7 @@ def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
 @pytest.mark.one_store
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_path: Path, secrets: Path) -> None:
-    """At HUP: the new ones count; a file that is refused changes nothing, and the log says so."""
+    """HUP reloads the secrets; a refused file changes nothing and is logged."""
     config = f"[DEFAULT]\nauth_strategy = proxy\n[auth]\nproxy_secret_file = {secrets}\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=config) as server:
 
@@ -552,7 +558,7 @@ def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_
 def test_why_a_credential_is_not_valid_is_for_the_audit_log(
     storage: Storage, clock: ManualClock, tokens: Tokens
 ) -> None:
-    """The caller gets one sentence, whatever it was; the log gets the reason, and no secret."""
+    """The caller always gets the same error; the log has the reason, without the secret."""
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
     text = tokens.create(Grant(project="why")).text
     id, secret = text.split("_")[1:3]
@@ -574,7 +580,7 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
 @pytest.mark.one_store
 @pytest.mark.parametrize(("strategy", "library"), [("token", "jwt"), ("token", "keystonemiddleware"), ("", "jwt")])
 def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str) -> None:
-    """Tenancy 3: they are large."""
+    """Tenancy 3: The libraries are large."""
     program = (
         "import sys, time\nfrom zq.auth import create_strategy\nfrom zq.clock import ManualClock\n"
         "from zq.model.identity import AuthOptions\nimport zq.serving.server\n"

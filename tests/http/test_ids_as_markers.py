@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message's id as a marker: openstacksdk goes on by the last id of a page, not by the link."""
+"""A message's id as a marker: openstacksdk continues at the last id of a page and ignores the link."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -14,12 +14,12 @@ EVERYTHING = "echo=true&include_claimed=true&include_delayed=true"
 
 
 def page(api: Api, marker: str, limit: int = 20) -> list[object]:
-    """The bodies behind a marker."""
+    """Return the bodies of the page after a marker."""
     return api.seen("jobs", f"{EVERYTHING}&limit={limit}&marker={marker}")
 
 
 def test_paging_by_the_last_id_sees_every_message_once(api: Api) -> None:
-    """What the SDK does: the id of the last message of a page, until a page comes back empty."""
+    """The SDK requests pages after the id of the last message until a page is empty."""
     api.send("jobs", *range(25))
     seen, marker = [], ""
     while found := api.get(f"{URL}?echo=true&limit=10{marker}", 200).json["messages"]:
@@ -29,7 +29,7 @@ def test_paging_by_the_last_id_sees_every_message_once(api: Api) -> None:
 
 
 def test_an_id_is_a_marker_whatever_has_become_of_its_message(api: Api) -> None:
-    """Claimed or delayed, it is there; deleted or another queue's it means nothing, and the page is empty as ever."""
+    """An id of a claimed or delayed message is a marker. After an id that is unknown in the queue the page is empty."""
     ids = api.send("jobs", 0, 1, 2)
     api.claim("jobs", 1)
     assert page(api, ids[0]) == [1, 2]
@@ -42,21 +42,21 @@ def test_an_id_is_a_marker_whatever_has_become_of_its_message(api: Api) -> None:
 
 
 def test_another_projects_id_is_no_marker(api: Api) -> None:
-    """It does not even tell whether there is such a message."""
+    """The page does not reveal whether such a message exists."""
     api.send("jobs", 0, 1)
     (theirs,) = api.tenant("other").send("jobs", "theirs")
     assert page(api, theirs) == []
 
 
 def test_the_sdk_itself_lists_them_all(api: Api) -> None:
-    """openstacksdk's own paging, its requests handed to the application."""
+    """openstacksdk's own paging sends its requests to the application."""
     api.send("jobs", *range(25))
     listed = Message.list(Session(api), queue_name="jobs", echo=True, project_id=api.project)
     assert [message.body for message in listed] == list(range(25))
 
 
 class Session:
-    """What the SDK needs of one for a listing."""
+    """The part of a session that the SDK's listing uses."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

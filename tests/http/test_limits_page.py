@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits in force (extensions 10)."""
+"""The limits page (extensions 10)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.one_store
 
 
 def test_every_option_that_bounds_a_request_is_shown(api: Api) -> None:
-    """Under its name in the configuration, beside the bounds that are fixed."""
+    """Each option has its name in the configuration; the page also has the fixed limits."""
     told = api.get("/v2/limits", 200).json
     assert told.items() >= asdict(Limits()).items()
     assert (
@@ -30,13 +30,13 @@ def test_every_option_that_bounds_a_request_is_shown(api: Api) -> None:
 
 
 def test_the_limits_are_those_of_this_server(compose: Any) -> None:
-    """As it was started."""
+    """The page shows the options with which the server was started."""
     told = compose(max_messages_per_page=50, idempotency_window=100).get("/v2/limits", 200).json
     assert (told["max_messages_per_page"], told["idempotency_window"]) == (50, 100)
 
 
 def test_limits_want_the_headers_of_any_route(door: Api) -> None:
-    """Client and project, but no store."""
+    """The route requires client and project, but no store."""
     door.get("/v2/limits", 200)
     door.get("/v2/limits", 400, {"Client-ID": None})
     door.get("/v2/limits", 400, {"X-Project-ID": None})

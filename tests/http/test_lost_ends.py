@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics whose log has lost its end: readers with a marker from there go on, as if they stood at the end (A.4).
+"""Topics whose log has lost its end: readers with a later marker continue as if at the end of the log (A.4).
 
-A Redis without persistence loses everything with a restart, the embedded store what was not synced when the power
-fails. What MongoDB acknowledges it keeps (extensions 3), so there a marker beyond the end is another log's.
+A restart of a Redis without persistence loses all data; a power failure loses unsynced data of the embedded store.
+MongoDB keeps acknowledged data (extensions 3), so there a marker after the end belongs to another log.
 """
 
 import shutil
@@ -26,7 +26,7 @@ from zq.storage.api import Storage
 pytestmark = pytest.mark.slow
 
 Lose = Callable[[], Api]
-"""The end of every log is lost; the server after that."""
+"""A function that removes the end of every log and returns a client of the server afterwards."""
 
 
 def served(storage: Storage, project_suffix: str, clock: ManualClock | None = None) -> Api:
@@ -36,7 +36,7 @@ def served(storage: Storage, project_suffix: str, clock: ManualClock | None = No
 
 @pytest.fixture
 def emptied(project_suffix: str) -> Iterator[tuple[Api, Lose]]:
-    """Redis, without persistence: the same zq goes on with a server that was killed and has come back."""
+    """Yield a Redis without persistence: the same zq continues after Redis was killed and restarted."""
     with RedisServer() as server:
         storage = connect(server.uri)
         clock = ManualClock(storage.now())
@@ -54,7 +54,7 @@ def emptied(project_suffix: str) -> Iterator[tuple[Api, Lose]]:
 
 @pytest.fixture
 def powerless(tmp_path: Path, project_suffix: str) -> Iterator[tuple[Api, Lose]]:
-    """The embedded store, as the disk has it that kept nothing but the number of starts."""
+    """Yield the embedded store in the state of a disk that kept only the number of starts."""
     path, spare = tmp_path / "store", tmp_path / "spare"
     connect(f"rocksdb://{path}", {"max_clock_jump": 0}).close()
     opened = [connect(f"rocksdb://{path}", {"max_clock_jump": 0, "sync": "never"})]
@@ -79,7 +79,7 @@ def losing(request: pytest.FixtureRequest) -> tuple[Api, Lose]:
 
 
 def test_a_page_goes_on_behind_a_lost_end(losing: tuple[Api, Lose]) -> None:
-    """200 with the former marker, told of the gap, and then the next message; a long poll waits for it as ever."""
+    """The server answers 200 with the gap, then the next message. A long poll waits as usual."""
     api, lose = losing
     *_, last = publish(api, 1, 2, 3)
     api = lose()
@@ -95,7 +95,7 @@ def test_a_page_goes_on_behind_a_lost_end(losing: tuple[Api, Lose]) -> None:
 
 
 def test_a_stream_goes_on_behind_a_lost_end(losing: tuple[Api, Lose]) -> None:
-    """One gap, and then what is published; who resumes behind that is told no more."""
+    """The stream has one gap, then new messages; a reader that resumes after the gap gets no other gap."""
     api, lose = losing
     *_, last = publish(api, 1, 2, 3)
     api = lose()
@@ -112,7 +112,7 @@ def test_a_stream_goes_on_behind_a_lost_end(losing: tuple[Api, Lose]) -> None:
 
 
 def test_an_open_stream_gets_a_gap_for_a_lost_end(emptied: tuple[Api, Lose]) -> None:
-    """Once, before what is published then. (The embedded store loses nothing while it is open.)"""
+    """The gap comes once, before the next message. (The embedded store loses no data while it is open.)"""
     api, lose = emptied
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         *_, last = publish(api, 1, 2, 3)
@@ -126,7 +126,7 @@ def test_an_open_stream_gets_a_gap_for_a_lost_end(emptied: tuple[Api, Lose]) -> 
 
 
 def test_a_log_that_was_forgotten_refuses_what_it_cannot_have_given(emptied: tuple[Api, Lose]) -> None:
-    """An hour ahead of time: whoever read on from there would hear nothing for an hour."""
+    """The marker is an hour in the future: a reader that continued there would miss messages for an hour."""
     api, lose = emptied
     (last,) = publish(api, 1)
     api = lose()

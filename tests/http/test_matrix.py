@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what on every route of the router: rules, scopes, projects, and all that a request names (tenancy 2, 4).
+"""Authorization on every route of the router: rules, scopes, projects, and all names in a request (tenancy 2, 4).
 
-The tables of the contract are written down here once more, so that a change of a rule is seen.
+The contract's tables are repeated here, so that a changed rule fails a test.
 """
 
 import json
@@ -93,7 +93,7 @@ SINGLE = every_row(("method", "path", "body", "verb"), ROUTES)
 
 
 def built(app: Any) -> Iterator[tuple[str, str, Any]]:
-    """Method, path and resource of all that the router knows."""
+    """Yield method, path and resource of each route of the app."""
 
     def walk(nodes: Any) -> Iterator[Any]:
         for node in nodes:
@@ -110,7 +110,7 @@ def built(app: Any) -> Iterator[tuple[str, str, Any]]:
 
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_has_a_rule_of_the_table_or_says_that_it_is_open(scoped: Scoped) -> None:
-    """A5: one that has neither, or a rule that nobody knows, fails here."""
+    """A5: A route without either, or with an unknown rule, fails this test."""
     routes = list(built(scoped.app))
     assert len(routes) > 50
     without = [
@@ -152,7 +152,7 @@ def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None
 @SINGLE
 @every_row("given", VERBS)
 def test_each_route_is_for_one_verb(scoped: Scoped, method: str, path: str, body: Any, verb: str, given: str) -> None:
-    """With that scope on everything the request gets past; with each other one it is 403 and says why."""
+    """The server accepts the request with a scope for this verb on all names, and answers 403 with any other verb."""
     answer = scoped.api(f"{given}:**", f"{given}:work/**").call(method, path, None, body)
     assert (answer.status_int == 403) is bool(verb and given != verb), answer.body
     if answer.status_int == 403 and method != "HEAD":
@@ -162,7 +162,7 @@ def test_each_route_is_for_one_verb(scoped: Scoped, method: str, path: str, body
 
 @SINGLE
 def test_a_scope_is_for_its_names_only(scoped: Scoped, method: str, path: str, body: Any, verb: str) -> None:
-    """B2: every verb on other names is as good as none."""
+    """B2: A scope of every verb on other names has no effect."""
     answer = scoped.api("*:other.**", "*:work/other.**").call(method, path, None, body)
     assert (answer.status_int == 403) is bool(verb)
 
@@ -178,7 +178,7 @@ def test_a_scope_is_for_its_kind_only(scoped: Scoped, method: str, path: str, bo
 
 
 def test_a_refusal_of_a_thing_is_the_same_whether_it_exists(scoped: Scoped) -> None:
-    """Nothing can be found out about what a credential is not for."""
+    """A caller cannot learn whether an object outside its scopes exists."""
     stranger, owner = scoped.api("*:other"), scoped.api()
 
     def answers() -> list[tuple[str, str, int, bytes]]:
@@ -194,13 +194,13 @@ def test_a_refusal_of_a_thing_is_the_same_whether_it_exists(scoped: Scoped) -> N
 
 @SINGLE
 def test_a_role_that_the_policy_refuses_is_403(scoped: Scoped, method: str, path: str, body: Any, verb: str) -> None:
-    """An unknown rule, and a known one that is denied: 403 before the body is looked at."""
+    """For an unknown rule and for a denied rule the server answers 403 before it reads the body."""
     refused = scoped.api(app=scoped.build(policy=lambda _rule, _identity: False)).call(method, path, 403, body)
     assert method == "HEAD" or refused.json["title"] == "Not authorized"
 
 
 def test_a_rule_that_is_not_in_the_table_is_denied() -> None:
-    """H4, even to an administrator."""
+    """H4: This holds even for an administrator."""
     assert not Policy()("queues:invent", Identity("acme", roles=frozenset({"admin"})))
 
 
@@ -212,17 +212,17 @@ def test_administration_is_for_the_role_admin(rule: str) -> None:
 
 
 @SINGLE
-def test_without_a_credential_and_with_that_of_another_project_nothing_goes(
+def test_requests_without_a_credential_or_for_another_project_are_refused(
     scoped: Scoped, method: str, path: str, body: Any, verb: str
 ) -> None:
-    """A4, A1: 401 before anything else, and 403 for a project that is not the credential's."""
+    """A4, A1: The server answers 401 before any other check, and 403 for a project that is not the credential's."""
     stranger = Api(scoped.app)
     assert stranger.call(method, path, 401, body).headers["WWW-Authenticate"] == 'Bearer realm="zq"'
     scoped.api().call(method, path, 403, body, {"X-Project-ID": "victim"})
 
 
 def test_another_project_sees_nothing(scoped: Scoped) -> None:
-    """L8 beside A5: the same scopes in another project find nothing of this one."""
+    """L8 and A5: The same scopes in another project find nothing of this project."""
     scoped.api().send("jobs", "mine")
     other = scoped.api("*:**", project="other")
     assert other.queues() == []
@@ -230,11 +230,11 @@ def test_another_project_sees_nothing(scoped: Scoped) -> None:
     assert other.post(f"{QUEUE}/claims", 204).body == b""
 
 
-# What else a request names.
+# Other names in a request.
 
 
 def test_the_target_of_a_move_is_judged(scoped: Scoped) -> None:
-    """B2: produce there, or nothing happens at all."""
+    """B2: Without the right to produce there, nothing changes."""
     owner = scoped.api()
     owner.send("jobs", 1)
     claim, messages = owner.claim("jobs")
@@ -247,7 +247,7 @@ def test_the_target_of_a_move_is_judged(scoped: Scoped) -> None:
 
 
 def test_a_dead_letter_queue_is_judged_where_it_is_set_and_where_it_is_buried_in(scoped: Scoped) -> None:
-    """B2: PUT and PATCH that set ``_dead_letter_queue``, and bury."""
+    """B2: This holds for PUT and PATCH that set ``_dead_letter_queue``, and for bury."""
     owner, keeper = scoped.api(), scoped.api("manage:**", "produce:queue/own-dead")
     keeper.put(QUEUE, 403, {"_dead_letter_queue": "secrets"})
     assert owner.queues() == []
@@ -264,7 +264,7 @@ def test_a_dead_letter_queue_is_judged_where_it_is_set_and_where_it_is_buried_in
 
 
 def test_a_redrive_is_judged_at_its_target_and_leaves_what_it_may_not_move(scoped: Scoped) -> None:
-    """B2: ``to`` at once; without it each origin, and the others stay."""
+    """B2: ``to`` is checked first; without ``to`` each origin is checked, and messages of other origins stay."""
     owner = scoped.api()
     for queue in ("mine", "theirs"):
         owner.put(f"/v2/queues/{queue}", 201, {"_dead_letter_queue": "dead"})
@@ -282,7 +282,7 @@ def test_a_redrive_is_judged_at_its_target_and_leaves_what_it_may_not_move(scope
 
 
 def test_a_commit_is_judged_at_every_stage_and_queue_and_its_producer(scoped: Scoped) -> None:
-    """B2: one name too many and nothing has changed."""
+    """B2: If one name is not allowed, nothing changes."""
     owner = scoped.api()
     owner.post("/v2/queues/out/messages?stage=etl.1", 202, POSTED)
     owner.send("in", 1)
@@ -302,7 +302,7 @@ def test_a_commit_is_judged_at_every_stage_and_queue_and_its_producer(scoped: Sc
 
 
 def test_a_commit_that_settles_needs_the_rule_of_settling(scoped: Scoped) -> None:
-    """Tenancy 4: composite requests are judged by every rule that they use."""
+    """Tenancy 4: A composite request needs every rule that it uses."""
     app = scoped.build(policy=lambda rule, _identity: rule != "claims:update")
     commit = {**COMMIT, "settle": [{"queue": "in", "claim": "c"}]}
     scoped.api(app=app).post("/v2/commits", 403, commit)
@@ -323,7 +323,7 @@ def test_a_staged_post_is_judged_at_its_stage_too(scoped: Scoped) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_listings_show_and_count_what_may_be_observed(scoped: Scoped, kind: str) -> None:
-    """B2: no other name, on no page, and none in the count."""
+    """B2: No page and no count includes other names."""
     owner = scoped.api()
     for name in ("a.1", "a.2", "b.1", "a.3", "c"):
         owner.put(f"/v2/{kind}s/{name}", 201)
@@ -337,7 +337,7 @@ def test_listings_show_and_count_what_may_be_observed(scoped: Scoped, kind: str)
 
 
 def test_a_stream_is_narrowed_to_what_may_be_observed(scoped: Scoped) -> None:
-    """B2: a pattern that no scope covers whole shows the part that one does; one that none meets is 403."""
+    """B2: A pattern that no scope covers completely shows the covered part; one that no scope overlaps gets 403."""
     owner = scoped.api()
     for topic in ("orders.eu", "secrets", "orders.us"):
         owner.post(f"/v2/topics/{topic}/messages", 201, {"messages": [{"body": topic}]})
@@ -350,7 +350,7 @@ def test_a_stream_is_narrowed_to_what_may_be_observed(scoped: Scoped) -> None:
 
 
 def test_scopes_are_no_way_to_administer(scoped: Scoped) -> None:
-    """Tenancy 5: administration needs the role, and a credential for the whole of its project."""
+    """Tenancy 5: Administration requires the role, and a credential for the whole of its project."""
     app = scoped.build(admin_mode=True)
     administrator = frozenset({"admin"})
     scoped.api(app=app, roles=administrator).get("/v2/health", 200)
@@ -359,7 +359,7 @@ def test_scopes_are_no_way_to_administer(scoped: Scoped) -> None:
 
 
 def test_a_fence_that_a_request_names_is_judged(scoped: Scoped) -> None:
-    """B2: ``fence=`` needs consume on that name, wherever it stands, before anything is done."""
+    """B2: ``fence=`` requires consume on that name wherever it occurs, before the request changes anything."""
     owner = scoped.api()
     owner.post("/v2/fences/etl", 200)
     owner.post(f"{QUEUE}/messages", 201, POSTED)
@@ -378,8 +378,8 @@ def test_a_fence_that_a_request_names_is_judged(scoped: Scoped) -> None:
         assert able.call(method, path, None, json.dumps(body).encode()).status_int != 403, path
 
 
-def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> None:
-    """Tenancy 1: by what the credential gives; without a strategy, by the headers."""
+def test_whoami_returns_the_identity_of_the_caller(scoped: Scoped, compose: Any) -> None:
+    """Tenancy 1: The credential determines the response; without a strategy, the headers do."""
     caller = scoped.api("produce:queue/jobs", roles=frozenset({"b", "a"}))
     assert caller.get("/v2/whoami", 200).json == {
         "project": caller.project,
@@ -393,8 +393,11 @@ def test_whoami_tells_every_caller_of_his_own(scoped: Scoped, compose: Any) -> N
     assert believed.get("/v2/whoami", 200).json["project"] == believed.project
 
 
-def test_me_tells_every_caller_what_he_may(scoped: Scoped, compose: Any) -> None:
-    """Extensions: a rule is there if the caller may do that to anything; who is believed may name any project."""
+def test_me_lists_what_the_caller_may_do(scoped: Scoped, compose: Any) -> None:
+    """Extensions: A rule is listed if the caller may apply it to any name.
+
+    Without authentication, the caller may name any project.
+    """
     caller = scoped.api("produce:queue/jobs", roles=frozenset({"member"}))
     found = caller.get("/v2/me", 200).json
     assert (found["project"], found["projects"], found["roles"]) == (caller.project, [caller.project], ["member"])
@@ -410,7 +413,7 @@ def test_me_tells_every_caller_what_he_may(scoped: Scoped, compose: Any) -> None
 
 
 def test_each_rule_of_me_is_one_that_the_server_obeys(scoped: Scoped) -> None:
-    """For each verb alone: what is missing in the list is refused, and what is there is not, on one's own names."""
+    """With a scope of one verb, requests whose rules are listed are accepted and all others are refused."""
     for verb in VERBS:
         caller = scoped.api(f"{verb}:**")
         rules = set(caller.get("/v2/me", 200).json["rules"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One message, or several by their ids: get and delete (contract 7.4, 7.5, 7.6)."""
+"""Reading and deleting messages by id (contract 7.4, 7.5, 7.6)."""
 
 import pytest
 
@@ -26,7 +26,7 @@ STRANGE = [
 
 
 def test_messages_are_got_by_their_ids(api: Api) -> None:
-    """7.4: 200 without a links key; in the order of posting when asked for so."""
+    """7.4: The server answers 200 without links, in the order of posting if the ids are in that order."""
     ids = api.send("jobs", *range(4))
     answer = api.get(f"{URL}?ids={ids[0]},{ids[2]},{ids[3]}", 200).json
     assert answer.keys() == {"messages"}
@@ -37,14 +37,14 @@ def test_messages_are_got_by_their_ids(api: Api) -> None:
     "form", ["ids={0},{1}", "ids={0}&ids={1}", "ids={0},{1},", "ids={0}&ids={1}&ids=", "ids={0},{0},{1}"]
 )
 def test_ids_may_be_repeated_or_joined_by_commas(api: Api, form: str) -> None:
-    """1.5 [T]: both forms are one list; trailing commas and duplicates are harmless."""
+    """1.5 [T]: Both forms are the same list, which may have trailing commas and duplicates."""
     ids = api.send("jobs", "a", "b", "c")
     found = api.get(f"{URL}?{form.format(*ids)}", 200).json["messages"]
     assert {message["id"] for message in found} == set(ids[:2])
 
 
 def test_ids_find_own_claimed_and_delayed_messages(api: Api) -> None:
-    """7.4: no filter applies."""
+    """7.4: Reads by ids apply no filter."""
     api.put(QUEUE, 201, {"_default_message_delay": 30})
     ids = api.send("jobs", "held", "ready", delay=0) + api.send("jobs", "delayed")
     api.claim("jobs", limit=1)
@@ -54,13 +54,13 @@ def test_ids_find_own_claimed_and_delayed_messages(api: Api) -> None:
 
 @every_row("query", ["limit=0", "limit=x", "echo=None", "marker=zzz", "include_claimed=None", "pop=1"])
 def test_other_parameters_do_not_matter_beside_ids(api: Api, query: str) -> None:
-    """7.4: all of them are ignored."""
+    """7.4: The server ignores them all."""
     [message] = api.send("jobs", 1)
     assert len(api.get(f"{URL}?ids={message}&{query}", 200).json["messages"]) == 1
 
 
 def test_unknown_ids_are_skipped(api: Api) -> None:
-    """7.4, 1.7: ill-formed ones too."""
+    """7.4, 1.7: This includes malformed ids."""
     [message] = api.send("jobs", 1)
     found = api.get(f"{URL}?ids={','.join(['nothing', message, *STRANGE[:10]])}", 200).json["messages"]
     assert [each["id"] for each in found] == [message]
@@ -68,31 +68,31 @@ def test_unknown_ids_are_skipped(api: Api) -> None:
 
 @pytest.mark.parametrize("queue", ["jobs", "missing"])
 def test_ids_that_find_nothing_are_not_found(api: Api, queue: str) -> None:
-    """7.4 [T]: 404, for a missing queue too."""
+    """7.4 [T]: The server answers 404, also for a missing queue."""
     api.send("jobs", 1)
     for value in STRANGE:
         assert api.get(f"/v2/queues/{queue}/messages?ids={value}", 404).json["title"] == "Not found"
 
 
 def test_more_than_twenty_ids_are_refused(door: Api) -> None:
-    """7.4 [T]: 21, counting duplicates, whatever a page may have: no client follows links there."""
+    """7.4 [T]: 21 ids including duplicates are refused, whatever the page limit, because the response has no links."""
     for ids in (["x"] * 21, [str(number) for number in range(22)]):
         assert "20" in door.get(f"{URL}?ids={','.join(ids)}", 400).json["description"]
 
 
 def test_twenty_ids_are_fine(api: Api) -> None:
-    """7.4 [T]: the largest allowed."""
+    """7.4 [T]: Twenty is the maximum."""
     ids = api.send("jobs", *range(20))
     assert len(api.get(f"{URL}?ids={','.join(ids)}", 200).json["messages"]) == 20
 
 
 def test_blank_ids_are_absent(api: Api) -> None:
-    """1.5: then it is a listing."""
+    """1.5: The request is a listing then."""
     assert api.get(f"{URL}?ids=", 200).json == {"messages": [], "links": []}
 
 
 def test_one_message_is_got_by_its_id(api: Api, clock: ManualClock) -> None:
-    """7.5 [T]: whoever posted it, until it expires."""
+    """7.5 [T]: Any client can read the message until it expires."""
     [message] = api.send("jobs", {"a": 1}, ttl=60)
     clock.advance(59)
     assert api.tenant(client=OTHER_CLIENT).get(f"{URL}/{message}", 200).json["age"] == 59
@@ -102,7 +102,7 @@ def test_one_message_is_got_by_its_id(api: Api, clock: ManualClock) -> None:
 
 
 def test_an_unknown_message_is_not_found(api: Api) -> None:
-    """7.5 [T], 1.7: ill-formed ids too, with or without the queue."""
+    """7.5 [T], 1.7: This includes malformed ids, whether or not the queue exists."""
     api.put(QUEUE, 201)
     for value in STRANGE:
         api.get(f"{URL}/{value}", 404)
@@ -111,7 +111,7 @@ def test_an_unknown_message_is_not_found(api: Api) -> None:
 
 
 def test_a_message_is_found_in_its_own_queue_only(api: Api) -> None:
-    """7.5 [T, security]: another queue's id is not found, and cannot be deleted there."""
+    """7.5 [T, security]: An id of another queue is not found and does not delete the message."""
     [message] = api.send("jobs", 1)
     api.put("/v2/queues/other", 201)
     for base in ("/v2/queues/other", "/v2/queues/missing"):
@@ -123,7 +123,7 @@ def test_a_message_is_found_in_its_own_queue_only(api: Api) -> None:
 
 
 def test_deleting_what_is_not_there_is_fine(api: Api) -> None:
-    """7.6 [T]: unknown, ill-formed, or of a missing queue; with any claim id."""
+    """7.6 [T]: The id may be unknown, malformed, or in a missing queue, with any claim id."""
     api.put(QUEUE, 201)
     for value in STRANGE:
         api.delete(f"{URL}/{value}", 204)
@@ -156,7 +156,7 @@ def test_deleting_what_is_not_there_is_fine(api: Api) -> None:
 def test_who_may_delete_a_message(
     api: Api, clock: ManualClock, state: str, named: str, statuses: tuple[int, ...]
 ) -> None:
-    """7.6: the table; a refusal keeps the message, a deletion ends it."""
+    """7.6: The contract's table applies; a refused deletion keeps the message."""
     _, message = api.send("jobs", "decoy", "message")
     claims = {"": "", "blank": "?claim_id=", "unknown": "?claim_id=123"}
 
@@ -182,7 +182,7 @@ def test_who_may_delete_a_message(
 
 
 def test_anyone_with_the_claim_id_may_delete(api: Api) -> None:
-    """7.6: the client id plays no role."""
+    """7.6: The client id does not matter."""
     api.send("jobs", 1)
     _, [message] = api.claim("jobs")
     other = api.tenant(client=OTHER_CLIENT)
@@ -191,7 +191,7 @@ def test_anyone_with_the_claim_id_may_delete(api: Api) -> None:
 
 
 def test_the_option_for_bulk_deletes_does_not_touch_single_ones(compose) -> None:
-    """7.6: message_delete_with_claim_id."""
+    """7.6: The option is message_delete_with_claim_id."""
     api = compose(delete_with_claim_id=True)
     [message] = api.send("jobs", 1)
     api.delete(f"{URL}/{message}", 204)

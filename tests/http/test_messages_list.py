@@ -12,7 +12,7 @@ URL = f"{QUEUE}/messages"
 
 
 def test_a_missing_or_empty_queue_lists_nothing(api: Api) -> None:
-    """7.3 [T]: 200 with both empty; the queue is not created."""
+    """7.3 [T]: The server answers 200 with both lists empty, and does not create the queue."""
     assert api.get(URL, 200).json == {"messages": [], "links": []}
     assert api.queues() == []
     api.put(QUEUE, 201)
@@ -20,7 +20,7 @@ def test_a_missing_or_empty_queue_lists_nothing(api: Api) -> None:
 
 
 def test_own_messages_are_hidden_unless_echo(api: Api) -> None:
-    """7.3 [T]: by the caller's Client-ID."""
+    """7.3 [T]: The caller's Client-ID determines which messages are its own."""
     other = api.tenant(client=OTHER_CLIENT)
     api.send("jobs", "mine")
     other.send("jobs", "theirs")
@@ -30,7 +30,7 @@ def test_own_messages_are_hidden_unless_echo(api: Api) -> None:
 
 
 def test_claimed_messages_are_hidden_unless_asked_for(api: Api, clock: ManualClock) -> None:
-    """7.3 [T]: they reappear when the claim is released or expires."""
+    """7.3 [T]: The messages reappear after the claim is released or expires."""
     api.send("jobs", 1, 2, 3)
     claim, _ = api.claim("jobs", limit=2, ttl=60)
     assert api.seen("jobs") == [3]
@@ -45,7 +45,7 @@ def test_claimed_messages_are_hidden_unless_asked_for(api: Api, clock: ManualClo
 
 
 def test_the_href_of_a_claimed_message_carries_the_claim(api: Api, clock: ManualClock) -> None:
-    """7.1 [T], extensions 1: only while that claim lives."""
+    """7.1 [T], extensions 1: The href names the claim only while the claim is live."""
     [message] = api.send("jobs", 1)
     claim, _ = api.claim("jobs", ttl=60)
     plain, held = f"{URL}/{message}", f"{URL}/{message}?claim_id={claim.rsplit('/', 1)[1]}"
@@ -69,7 +69,7 @@ def test_the_href_of_a_claimed_message_carries_the_claim(api: Api, clock: Manual
 
 
 def test_messages_come_oldest_first_in_the_order_of_their_posts(api: Api, clock: ManualClock) -> None:
-    """7.3: FIFO per queue, array order within a post."""
+    """7.3: A queue is FIFO, and messages of a post keep the order of the array."""
     for start in range(0, 20, 4):
         api.send("jobs", *range(start, start + 4))
         clock.advance(start % 3)
@@ -80,7 +80,7 @@ def test_messages_come_oldest_first_in_the_order_of_their_posts(api: Api, clock:
     ("limit", "sizes"), [("3", [3, 3, 3, 1, 0]), ("", [10, 0]), ("5", [5, 5, 0]), ("20", [10, 0]), ("9", [9, 1, 0])]
 )
 def test_following_the_links_ends_with_an_empty_page(api: Api, limit: str, sizes: list[int]) -> None:
-    """1.9 [T]: ten messages by three take four pages, then an empty one."""
+    """1.9 [T]: Ten messages in pages of three take four pages and an empty page."""
     api.send("jobs", *range(10))
     pages = api.pages(f"{URL}?limit={limit}&echo=true", "messages")
     assert [len(page) for page in pages] == sizes
@@ -88,7 +88,7 @@ def test_following_the_links_ends_with_an_empty_page(api: Api, limit: str, sizes
 
 
 def test_a_page_has_ten_messages_by_default(compose) -> None:
-    """1.9: the default is fixed, the maximum is an option."""
+    """1.9: The default is fixed and the maximum is an option."""
     api = compose(max_messages_per_page=12)
     api.send("jobs", *range(15))
     assert len(api.seen("jobs", "echo=true")) == 10
@@ -98,7 +98,7 @@ def test_a_page_has_ten_messages_by_default(compose) -> None:
 
 @every_row("limit", ["0", "-1", "21", "1000000", "9" * 30])
 def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
-    """7.3 [T]: even if the queue is missing."""
+    """7.3 [T]: This holds even if the queue does not exist."""
     refused = zaqars.get(f"{URL}?limit={limit}", 400).json
     assert refused["title"] in ("Invalid API request", "Invalid parameter" if len(limit) > 20 else "")
     assert "limit" in refused["description"]
@@ -118,13 +118,12 @@ def test_a_parameter_of_the_wrong_type_is_refused(door: Api, name: str, word: st
     "query", ["limit=&echo=true", "echo=false&echo=true", "echo=true&marker=", "echo=no,yes", "echo=true&unknown=x"]
 )
 def test_blanks_are_absent_and_the_last_value_wins(api: Api, query: str) -> None:
-    """1.5."""
     api.send("jobs", 1)
     assert api.seen("jobs", query) == [1]
 
 
 def test_the_link_repeats_what_was_asked(api: Api) -> None:
-    """7.3, 1.9: as true and false; include_delayed is written as true on a queue without delay."""
+    """7.3, 1.9: Booleans are true and false; include_delayed is true on a queue without delay."""
     api.send("jobs", 1, 2, 3)
     [link] = api.get(f"{URL}?limit=2&echo=yes&include_claimed=off&unknown=1", 200).json["links"]
     assert link["rel"] == "next"
@@ -141,13 +140,13 @@ def test_the_link_repeats_what_was_asked(api: Api) -> None:
     ["xyz", "-1", "1.5", "1e3", "%00", "%FF", "9" * 30, "9" * 5000, "0x10", "%20", "{0}", "1_0", "%C2%B2", "%D9%A3"],
 )
 def test_a_marker_that_was_never_given_shows_nothing(api: Api, marker: str) -> None:
-    """7.3 [T]: 200 and an empty page, never an error."""
+    """7.3 [T]: The server answers 200 and an empty page, never an error."""
     api.send("jobs", *range(12))
     assert api.get(f"{URL}?echo=true&marker={marker}", 200).json == {"messages": [], "links": []}
 
 
 def test_an_age_is_whole_seconds_rounded_down(api: Api, clock: ManualClock) -> None:
-    """1.7 [T]: since creation; the ttl stays as posted."""
+    """1.7 [T]: The age counts from creation; the ttl stays as posted."""
     api.send("jobs", 1, ttl=100)
     for step, age in ((0, 0), (0.999, 0), (0.001, 1), (41.5, 42)):
         clock.advance(step)
@@ -157,5 +156,4 @@ def test_an_age_is_whole_seconds_rounded_down(api: Api, clock: ManualClock) -> N
 
 @pytest.mark.parametrize("headers", [{"Client-ID": None}, {"Client-ID": "textid"}])
 def test_a_listing_needs_a_client(door: Api, headers: dict[str, str | None]) -> None:
-    """1.3 [T]."""
     door.get(URL, 400, headers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/metrics`` (extensions 10): what requests leave there, on every store."""
+"""``/metrics`` (extensions 10): the metrics of requests, on every store."""
 
 import time
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ PER_QUEUE = MetricsOptions(per_queue=True, max_queues=100_000)
 
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test looks more than once in a second."""
+    """Render each page afresh, because a test reads the page more than once a second."""
     monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
 
 
 class Watched:
-    """An app that counts, and its page."""
+    """An app with metrics, and its metrics page."""
 
     def __init__(
         self, storage: Storage, clock: Clock, project_suffix: str = "", options: MetricsOptions | None = None
@@ -47,7 +47,7 @@ class Watched:
         self.api = Api(create_app(self.broker, events=self.metrics, metrics_page=self.metrics.page), project_suffix)
 
     def shown(self) -> dict[str, float]:
-        """The page's samples by name and labels."""
+        """Return the samples of the page by name and labels."""
         page = self.api.get("/metrics", 200, NOBODY).text
         return {
             sample.name.removeprefix(PREFIX) + "".join(f" {value}" for _, value in sorted(sample.labels.items())): (
@@ -60,7 +60,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """One open store of each driver for this file: in that of the folder each page would count thousands of queues."""
+    """Return an open store for this file, because pages of the folder's store would count thousands of queues."""
     opened = connect(stores.empty(store_name, tmp_path_factory.mktemp("metrics"), "c"))
     yield opened
     opened.close()
@@ -73,7 +73,7 @@ def watched(storage: Storage, clock: ManualClock, project_suffix: str) -> Watche
 
 @pytest.fixture
 def absent() -> Watched:
-    """On a store that does not answer."""
+    """Return an app on a store that is unavailable."""
     return Watched(BrokenStore(down), ManualClock(time.time()))
 
 
@@ -83,7 +83,7 @@ def post(api: Api, *bodies: int, **fields: int) -> None:
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text;version=1.0.0", "image/png"])
 def test_the_page_needs_no_header(watched: Watched, accept: str) -> None:
-    """Extensions 10: for GET and HEAD, whatever Accept says, in its own format."""
+    """Extensions 10: GET and HEAD return the page in its own format, whatever the Accept header says."""
     headers = {**NOBODY, "Accept": accept}
     page = watched.api.get("/metrics", 200, headers)
     assert page.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -95,18 +95,17 @@ def test_the_page_needs_no_header(watched: Watched, accept: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_the_page_can_only_be_read(absent: Watched, method: str) -> None:
-    """1.1: 405 with Allow."""
+    """1.1: Other methods get 405 with Allow."""
     assert "GET" in absent.api.call(method, "/metrics", 405, headers=NOBODY).headers["Allow"]
 
 
 def test_an_app_without_metrics_has_an_empty_page(door: Api) -> None:
-    """A composition without metrics."""
     assert door.get("/metrics", 200, NOBODY).body == b""
 
 
 @pytest.mark.every_store
 def test_work_through_the_interface_is_counted(watched: Watched, clock: ManualClock) -> None:
-    """Post, claim, lapse, claim again, delete, pop, settle; each figure is exact."""
+    """Posts, claims, expired claims, deletions, pops and settlements have exact counts."""
     api = watched.api
     post(api, 1, 2, 3, ttl=900)
     clock.advance(5)
@@ -134,7 +133,7 @@ def test_work_through_the_interface_is_counted(watched: Watched, clock: ManualCl
 
 
 def test_what_was_counted_before_is_not_counted_again(watched: Watched) -> None:
-    """A repeat under an Idempotency-Key, a claim found again under its name, a commit told again."""
+    """A post with a repeated Idempotency-Key, a repeated named claim and a repeated commit count once."""
     api = watched.api
     for _ in range(2):
         api.call("POST", MESSAGES, 201, {"messages": [{"body": 1}]}, {"Idempotency-Key": "k"})
@@ -151,7 +150,7 @@ def test_what_was_counted_before_is_not_counted_again(watched: Watched) -> None:
 
 
 def test_a_moved_and_a_buried_message_finish_differently(watched: Watched) -> None:
-    """By their outcome."""
+    """The counter has the outcome as a label."""
     api = watched.api
     api.put(QUEUE, 201, {"_dead_letter_queue": "dead", "_max_claim_count": 9})
     post(api, 1, 2)
@@ -166,7 +165,7 @@ def test_a_moved_and_a_buried_message_finish_differently(watched: Watched) -> No
 
 
 def test_a_request_that_waits_is_seen_and_timed_apart(watched: Watched) -> None:
-    """As a waiter while it waits, then as a long poll and a wake-up that found something."""
+    """The request counts as a waiter while it waits, and then as a long poll and a successful wake-up."""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=30", 201, LEASE)
         wait_for(lambda: watched.shown()["waiters"] == 1, 60, "the request waits")
@@ -181,7 +180,7 @@ def test_a_request_that_waits_is_seen_and_timed_apart(watched: Watched) -> None:
 
 
 def test_a_request_that_is_woken_in_vain_is_counted(watched: Watched) -> None:
-    """Here by the end of the server."""
+    """Here the shutdown of the server wakes the request."""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=30", 204, LEASE)
         wait_for(lambda: watched.shown()["waiters"] == 1, 60, "the request waits")
@@ -194,7 +193,7 @@ def test_a_request_that_is_woken_in_vain_is_counted(watched: Watched) -> None:
 def test_a_request_that_finds_no_place_to_wait_is_counted(
     storage: Storage, clock: ManualClock, project_suffix: str
 ) -> None:
-    """But not one that found something."""
+    """A request that finds messages at once does not count."""
     metrics = Metrics(storage, clock, store="some", engine="none")
     api = Api(
         create_app(Broker(storage, clock, max_waiters=0, events=metrics), events=metrics, metrics_page=metrics.page),
@@ -207,7 +206,7 @@ def test_a_request_that_finds_no_place_to_wait_is_counted(
 
 
 def test_a_path_that_leads_nowhere_makes_no_line_of_its_own(absent: Watched) -> None:
-    """Whatever a caller asks for."""
+    """Callers cannot create series by requesting arbitrary paths."""
     for name in ("a", "b"):
         absent.api.get(f"/nowhere/{name}", 404)
     assert absent.shown()["requests_total GET unmatched 404"] == 2
@@ -215,7 +214,7 @@ def test_a_path_that_leads_nowhere_makes_no_line_of_its_own(absent: Watched) -> 
 
 @pytest.mark.every_store
 def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """Each queue by its project and name; the oldest ready message by its age."""
+    """Each queue has its project and name as labels, and the age of its oldest ready message."""
     watched = Watched(storage, clock, project_suffix, PER_QUEUE)
     api, name = watched.api, f" acme{project_suffix} jobs"
     api.put(QUEUE, 201, {"_default_message_delay": 0})
@@ -232,7 +231,7 @@ def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, project
 
 @pytest.mark.every_store
 def test_dead_letters_are_reported_by_when_they_came(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """Not among the messages that wait for consumers, on every store."""
+    """Dead letters are reported apart from messages that wait for consumers, on every store."""
     watched = Watched(storage, clock, project_suffix, PER_QUEUE)
     api, name = watched.api, f" acme{project_suffix} jobs"
     api.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
@@ -248,7 +247,7 @@ def test_dead_letters_are_reported_by_when_they_came(storage: Storage, clock: Ma
 
 
 def test_a_store_that_does_not_answer_leaves_the_rest_of_the_page(absent: Watched) -> None:
-    """200, with what the server knows itself, errors by their status among it."""
+    """The server answers 200 with its own metrics, which include errors by status."""
     absent.api.get(MESSAGES, 503)
     page = absent.shown()
     assert page["store_up"] == 0
@@ -257,7 +256,7 @@ def test_a_store_that_does_not_answer_leaves_the_rest_of_the_page(absent: Watche
 
 
 def test_a_defect_is_counted_as_one() -> None:
-    """500."""
+    """The request gets 500."""
     metrics = Metrics(BrokenStore(down), ManualClock(time.time()), store="some", engine="none")
     api = Api(create_app(Broker(BrokenStore(bug), ManualClock(time.time())), events=metrics, metrics_page=metrics.page))
     api.get(MESSAGES, 500)
@@ -266,7 +265,7 @@ def test_a_defect_is_counted_as_one() -> None:
 
 @pytest.mark.every_store
 def test_a_page_has_everything_that_is_defined(watched: Watched) -> None:
-    """Every metric that does not depend on the kind of store."""
+    """The page has every metric that does not depend on the kind of store."""
     page = watched.api.get("/metrics", 200, NOBODY).text
     names = {family.name for family in text_string_to_metric_families(page)}
     expected = {PREFIX + name.removesuffix("_total") for name in {*COUNTED, *READ}}
@@ -275,7 +274,7 @@ def test_a_page_has_everything_that_is_defined(watched: Watched) -> None:
 
 @pytest.fixture(scope="module")
 def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, tuple[str, ...]]]:
-    """What all kinds of stores tell: names, and names of labels."""
+    """Return the names and label names of the metrics of all kinds of stores."""
     told = set()
     for driver in ("rocksdb", "mongodb", "redis", "s3"):
         folder = tmp_path_factory.mktemp("metrics")
@@ -293,6 +292,6 @@ def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tu
 @pytest.mark.every_store
 @pytest.mark.slow
 def test_what_stores_tell_is_what_is_defined(measures: set[tuple[str, tuple[str, ...]]]) -> None:
-    """Each measure has a definition with its labels, and each definition is told by some store."""
+    """Each measure has a definition with its labels, and some store reports each defined metric."""
     defined = STORE_TOTALS | STORE_GAUGES
     assert measures == {(name, definition.labels) for name, definition in defined.items()}

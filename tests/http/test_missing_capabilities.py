@@ -58,7 +58,7 @@ def bare(broker: Broker) -> Api:
 def test_what_the_store_does_not_have_answers_as_what_is_not_built(
     bare: Api, method: str, path: str, body: Any, missing: str
 ) -> None:
-    """Decision 0046: 400, and a sentence that says what is missing."""
+    """Decision 0046: The server answers 400 and names the missing feature."""
     refused = bare.call(method, path, 400, body)
     assert refused.headers["X-Zq-Error"] == "NotBuilt"
     assert refused.json["title"] == "Not implemented"
@@ -66,7 +66,7 @@ def test_what_the_store_does_not_have_answers_as_what_is_not_built(
 
 
 def test_queues_messages_and_claims_work_without_the_rest(bare: Api) -> None:
-    """From a post to a settlement, and a count of queues, which the driver inherits."""
+    """Posts, claims, settlements and the inherited count of queues work."""
     bare.send("jobs", 1, 2)
     claim, [first, _] = bare.claim("jobs")
     bare.delete(first["href"], 204)
@@ -76,5 +76,5 @@ def test_queues_messages_and_claims_work_without_the_rest(bare: Api) -> None:
 
 
 def test_upkeep_finds_nothing_to_resume(broker: Broker) -> None:
-    """Commits that nobody carries on are looked for every second: there are none."""
+    """The server searches for interrupted commits every second; here it finds none."""
     broker.transactions.resume()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What later versions will have answers 400 and says so, never half-way (extensions 0).
+"""Features of later versions: the server answers 400 and names them, and has no partial effect (extensions 0).
 
-Not 501: python-zaqarclient, and so Aodh, Heat and ``openstack messaging``, take that for success.
+The status is not 501, because python-zaqarclient, and so Aodh, Heat and ``openstack messaging``, treat 501 as success.
 """
 
 import json
@@ -17,7 +17,7 @@ QUEUE = "/v2/queues/jobs"
 
 
 def test_nothing_later_is_in_the_home_document(door: Api) -> None:
-    """Extensions 0: no template leads there."""
+    """Extensions 0: No template of the document leads to such a feature."""
     document = json.loads(door.get("/v2/", 200).body)
     words = (
         "share",
@@ -44,12 +44,12 @@ def test_nothing_later_is_in_the_home_document(door: Api) -> None:
     ],
 )
 def test_asking_for_nothing_new_is_fine(api: Api, method: str, path: str, status: int, body: Any) -> None:
-    """1.5: blank values are absent, false and 0 ask for the base's behaviour."""
+    """1.5: Blank values count as absent; false and 0 request the behaviour of the base API."""
     api.call(method, path, status, body)
 
 
 def test_metadata_of_a_later_version_are_refused(api: Api) -> None:
-    """Extensions 0: by PUT and by PATCH, named; nothing is created or changed."""
+    """Extensions 0: PUT and PATCH name the key and change nothing."""
     key, value = "_enable_encrypt_messages", True
     refused = api.put(QUEUE, 400, {key: value})
     assert refused.json["title"] == "Not implemented"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/openapi.json`` says what the server has and does: compared with its routes, its headers and its limits."""
+"""``/v2/openapi.json``: the document matches the server's routes, headers and limits."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ EXAMPLES = {
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, path and description of every operation, the parameters of its path among its own."""
+    """Yield method, path and description of every operation, with the parameters of its path included."""
     for path, item in DOCUMENT["paths"].items():
         for method in METHODS:
             if method in item:
@@ -76,7 +76,6 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
-    """Each method of each route."""
     app = create_app(CORE, admin_mode=True, features=FEATURES)
     served = {
         (method.method, route.path)
@@ -89,7 +88,10 @@ def test_every_route_is_described_and_nothing_else() -> None:
 
 
 def test_the_document_is_valid() -> None:
-    """By the schema of OpenAPI 3.1 and that of JSON Schema 2020-12; every reference leads to something that is used."""
+    """The document conforms to OpenAPI 3.1 and JSON Schema 2020-12.
+
+    Every reference resolves, and no component is unused.
+    """
     schemathesis.openapi.from_dict(DOCUMENT).validate()
     used = set(references(DOCUMENT))
     used |= {f"#/components/securitySchemes/{name}" for scheme in DOCUMENT["security"] for name in scheme}
@@ -101,7 +103,7 @@ def test_the_document_is_valid() -> None:
 
 
 def test_operations_have_names_of_their_own_and_their_parameters() -> None:
-    """An id and a tag each; what stands in braces in a path is a parameter, once."""
+    """Each operation has an id and a tag. Each name in braces in a path is a parameter, once."""
     identities = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(identities)) == len(identities)
     for _, path, operation in operations():
@@ -116,7 +118,7 @@ def test_operations_have_names_of_their_own_and_their_parameters() -> None:
 def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
-    """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
+    """Client and project, the form type and 406: a request that violates a documented header rule is refused."""
     door = gate(policy=lambda _rule, _roles: False, admin_mode=True)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
@@ -129,7 +131,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
 
 
 def test_the_document_needs_no_headers(gate: Callable[..., Api]) -> None:
-    """Extensions 10: anybody reads it, and it has the limits and options in force."""
+    """Extensions 10: Any client can read the document, which has the limits and options in force."""
     nobody = {"Client-ID": None, "X-Project-ID": None, "Accept": "text/plain"}
     shown = gate(strict_client_id=False).get("/v2/openapi.json", 200, nobody)
     assert shown.headers["Content-Type"] == "application/json"
@@ -138,13 +140,13 @@ def test_the_document_needs_no_headers(gate: Callable[..., Api]) -> None:
 
 
 def test_bounds_are_those_in_force() -> None:
-    """Limits that differ from the defaults stand in parameters, bodies and metadata."""
+    """Parameters, bodies and metadata have limits that differ from the defaults."""
     told = json.dumps(document(Limits(max_message_ttl=77001, max_claim_ttl=77002, max_wait=77003)))
     for bound in (77001, 77002, 77003):
         assert f'"maximum": {bound}' in told
 
 
 def test_the_file_is_the_generated_one() -> None:
-    """``python -m zq.serving.features > api-ref/openapi.json`` brings it up to date (CONTRIBUTING.md)."""
+    """``python -m zq.serving.features > api-ref/openapi.json`` updates the file (CONTRIBUTING.md)."""
     command = [sys.executable, "-m", "zq.serving.features"]
     assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several faults wins (contract 1.2), and what exists at all (1.1)."""
+"""The order of checks if a request has several errors (contract 1.2), and the existing routes (1.1)."""
 
 import re
 from itertools import combinations
@@ -43,13 +43,13 @@ METHODS = {
     "/v2/topics/t/stream": {"GET"},
     "/v2/stream": {"GET"},
 }
-"""1.1, 13, and extensions 3, 4, 5, 8, 9 (PUT of a claim too), 10."""
+"""The methods of each path: 1.1, 13, and extensions 3, 4, 5, 8, 9 (including PUT of a claim), 10."""
 ALL = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
 LACKING = [(path, method) for path, methods in METHODS.items() for method in sorted(ALL - methods)]
 NOTHING = {"Client-ID": None, "X-Project-ID": None}
 
 FAULTS = [
-    # in the order of 1.2: what is wrong, the request's headers, status, title
+    # in the order of 1.2: the kind of error, the request's headers, status, title
     ("route", {}, 404, "404 Not Found"),
     ("signature", {"URL-Signature": "feed"}, 404, "404 Not Found"),
     ("form", {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "2"}, 400, "Invalid Content-Type"),
@@ -68,7 +68,7 @@ PAIRS = [(first, second) for first, second in combinations(FAULTS, 2) if (first[
 
 @pytest.fixture
 def guarded(gate) -> Api:
-    """A server that lets nobody with the role stranger in, on a store that nobody may ask."""
+    """Return a server that denies the role stranger, on a store that must not be accessed."""
     return gate(policy=lambda _rule, identity: "stranger" not in identity.roles, trusts_network=True)
 
 
@@ -76,7 +76,7 @@ def guarded(gate) -> Api:
 def test_the_outer_check_wins(
     guarded: Api, pair: tuple[tuple[str, dict[str, str | None], int, str | None], ...]
 ) -> None:
-    """1.2: of two faults in one request, the one that stands first in the table is reported."""
+    """1.2: If a request has two errors, the server reports the one that precedes in the table."""
     kinds = {fault[0] for fault in pair}
     headers = {name: value for fault in pair for name, value in fault[1].items()}
     path = f"/v2/queues/{'Nice-Bo@t' if 'name' in kinds else 'q'}/claims{'/x/y' if 'route' in kinds else ''}"
@@ -88,7 +88,7 @@ def test_the_outer_check_wins(
 
 @every_row(("path", "method"), LACKING)
 def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path: str, method: str) -> None:
-    """1.1: HEAD is derived from GET nowhere; Allow names the methods of 1.1."""
+    """1.1: HEAD is not derived from GET; Allow names the methods of 1.1."""
     answer = door.call(method, path, 405)
     allowed = {name.strip() for name in answer.headers["Allow"].split(",")}
     assert allowed - {"OPTIONS"} == METHODS[path]
@@ -97,14 +97,14 @@ def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path:
 
 @every_row("path", METHODS)
 def test_a_missing_header_is_reported_before_a_missing_method(door: Api, path: str) -> None:
-    """1.1, 1.2: the header checks run first."""
+    """1.1, 1.2: The server checks headers first."""
     assert "Allow" not in door.put(path, 400, headers={"Client-ID": None}).headers
     assert "Allow" not in door.put(path, 400, headers={"X-Project-ID": None}).headers
 
 
 @every_row("path", METHODS)
 def test_options_lists_the_methods(door: Api, path: str) -> None:
-    """1.1 [C]: 200 with Allow on a known path."""
+    """1.1 [C]: A known path answers 200 with Allow."""
     allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
     assert allowed - {"OPTIONS"} == METHODS[path]
 
@@ -127,21 +127,24 @@ def test_options_lists_the_methods(door: Api, path: str) -> None:
     ],
 )
 def test_an_unknown_path_is_404_and_says_where_the_paths_are(door: Api, path: str) -> None:
-    """1.1 [C]: no trailing slash is forgiven, no header is checked; decision 0046: a sentence helps."""
+    """1.1 [C]: A trailing slash is an unknown path, and headers are not checked.
+
+    The error names the document (0046).
+    """
     answer = door.get(f"http://localhost{path}", 404, {**NOTHING, "Accept": "text/plain"}).json
     assert answer["title"] == "404 Not Found"
     assert "/v2/openapi.json" in answer["description"]
 
 
 def test_a_refused_signature_is_404_and_nothing_more(door: Api) -> None:
-    """10.3: whoever guesses at signatures is told nothing."""
+    """10.3: A client that guesses signatures learns nothing."""
     assert door.get("/v2/queues/q", 404, {"URL-Signature": "feed"}).json == {"title": "404 Not Found"}
 
 
 @pytest.mark.parametrize("missing", ["Client-ID", "X-Project-ID"])
 @pytest.mark.parametrize("path", ["/v2/ping", "/v2/queues"])
 def test_a_missing_header_is_refused_with_headers_that_work(api: Api, path: str, missing: str) -> None:
-    """Both headers at once, as one types them: a newcomer's first request has neither."""
+    """A newcomer's first request has neither header, so the error quotes both as curl arguments."""
     description = api.get(path, 400, {missing: None}).json["description"]
     assert description.startswith(f"The header {missing} is missing. ")
     sent = dict(re.findall(r"-H '([^:]+): ([^']+)'", description))
@@ -152,12 +155,12 @@ def test_a_missing_header_is_refused_with_headers_that_work(api: Api, path: str,
 @every_row("path", ["/v2/queues/", "/v2/queues//messages", "/v2/queues//claims/c", "/v2/queues//stats"])
 @every_row("method", sorted(ALL - {"HEAD"}))
 def test_an_empty_queue_name_is_no_name(door: Api, path: str, method: str) -> None:
-    """1.1: the item route matches with an empty name, which is refused before the method is looked for."""
+    """1.1: The item route matches with an empty name, which is refused before the method is checked."""
     assert door.call(method, path, 400).json["title"] == "Invalid queue identification"
 
 
 def test_an_empty_id_names_nothing(api: Api) -> None:
-    """1.7: an ill-formed id is not found, never an error."""
+    """1.7: A malformed id is not found, never an error."""
     api.get("/v2/queues/q/messages/", 404)
     api.get("/v2/queues/q/claims/", 404)
     api.delete("/v2/queues/q/messages/", 204)
@@ -165,14 +168,14 @@ def test_an_empty_id_names_nothing(api: Api) -> None:
 
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "BREW", "get", "LOCK"])
-def test_a_method_of_another_trade_is_refused(door: Api, method: str) -> None:
-    """1.1: a method that HTTP or this service does not know is a client's error."""
+def test_an_unknown_method_is_refused(door: Api, method: str) -> None:
+    """1.1: A method that HTTP or this service does not have is a client's error."""
     assert door.unchecked().call(method, "/v2/queues/q", None).status_int in (400, 405)
 
 
 @every_row("name", ["Nice-Bo@t", "x" * 81, "a b", "caf%C3%A9", "a%0A", "%0A", "a%00", "%E6%B8%AC"])
 def test_a_bad_queue_name_is_refused_on_every_route(door: Api, name: str) -> None:
-    """1.7 [T]: 400 on every sub-resource and method, before anything else is looked at."""
+    """1.7 [T]: Every sub-resource and method answers 400 before any other check."""
     routes = [(path, method) for path in METHODS if "queues/q" in path for method in METHODS[path]]
     assert len(routes) == 21
     for path, method in routes:
@@ -183,13 +186,13 @@ def test_a_bad_queue_name_is_refused_on_every_route(door: Api, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["x", "x" * 64, "1234567890", "a.b-c_D", "-", "_", ".x", "UPPER"])
 def test_a_good_queue_name_is_taken_as_it_is(api: Api, name: str) -> None:
-    """1.7: 1 to 64 characters, dots and digits too."""
+    """1.7: A name has 1 to 64 characters, which include dots and digits."""
     assert api.put(f"/v2/queues/{name}", 201).headers["Location"] == f"/v2/queues/{name}"
     assert api.queues() == [name]
 
 
 def test_queue_names_are_case_sensitive(api: Api) -> None:
-    """1.7: two names that differ in case are two queues."""
+    """1.7: Names that differ in case denote different queues."""
     api.put("/v2/queues/jobs", 201)
     api.put("/v2/queues/Jobs", 201)
     assert api.queues() == ["Jobs", "jobs"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``_paused``: queues whose claims, posts or both wait until somebody resumes them."""
+"""``_paused``: queues whose claims, posts or both are paused until an administrator resumes them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ MESSAGES = f"{QUEUE}/messages"
 CLAIMS = f"{QUEUE}/claims"
 ONE = {"messages": [{"body": 1}]}
 SOON = 15
-"""Seconds within which whoever waits has answered, unless it waits until its time, 20 seconds, is up."""
+"""Seconds within which a waiting request responds unless it waits for its full 20 seconds."""
 PAUSE = 0.3
-"""Seconds after which a request that was sent is surely waiting."""
+"""Seconds after which a request that was sent is certainly waiting."""
 Sent = Callable[..., "Future[Any]"]
 
 
@@ -32,12 +32,12 @@ def resume(api: Api, queue: str = "jobs") -> None:
 
 
 def nothing_popped(api: Api, query: str) -> bool:
-    """A pop that finds nothing is 200, as of an empty queue."""
+    """Return whether a pop finds nothing; the server answers 200 as for an empty queue."""
     return api.delete(f"{MESSAGES}?{query}", 200).json == {"messages": []}
 
 
 def refused(api: Api, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> str:
-    """The sentence of a 409 because of a pause."""
+    """Return the description of a 409 because of a pause."""
     answer = api.call(method, path, 409, body, headers or {})
     assert answer.headers["X-Zq-Error"] == "QueuePaused"
     return str(answer.json["description"])
@@ -45,7 +45,7 @@ def refused(api: Api, method: str, path: str, body: Any = None, headers: dict[st
 
 @pytest.fixture
 def jobs(api: Api) -> Api:
-    """A queue with three messages, whose rules the server remembers."""
+    """Return a client whose queue has three messages and whose server has cached the queue's rules."""
     api.put(QUEUE, 201, {"_history_ttl": 600, "_dead_letter_queue": "dead"})
     api.send("jobs", 1, 2, 3)
     return api
@@ -53,7 +53,7 @@ def jobs(api: Api) -> Api:
 
 @pytest.fixture
 def pair(compose: Callable[..., Api]) -> tuple[Api, Api]:
-    """Two servers on one store, which both know the queue; it has five messages."""
+    """Return two servers on a store, which both have cached the queue's rules. The queue has five messages."""
     one, other = compose(), compose()
     one.put(QUEUE, 201)
     for api in (one, other):
@@ -66,7 +66,7 @@ def pair(compose: Callable[..., Api]) -> tuple[Api, Api]:
 
 @pytest.fixture
 def send() -> Iterator[Sent]:
-    """Send a request from another thread; it is waiting when this returns."""
+    """Return a function that sends a request from another thread and returns once it waits."""
     with ThreadPoolExecutor(8) as pool:
 
         def begin(*call: Any) -> "Future[Any]":
@@ -80,13 +80,13 @@ def send() -> Iterator[Sent]:
 
 @pytest.fixture
 def never_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that looks at no queue by itself."""
+    """Disable the server's periodic rechecks of queues."""
     monkeypatch.setattr(module, "RECHECK_INTERVAL", 1000.0)
 
 
 @pytest.mark.parametrize("value", ["claims", "posts", "all", None])
 def test_a_value_is_taken_and_shown(api: Api, value: str | None) -> None:
-    """By PUT and by PATCH; removed, the queue shows what others show."""
+    """PUT and PATCH accept the value. After removal, the queue shows the default metadata."""
     api.put(QUEUE, 201, {"_paused": value})
     assert api.get(QUEUE, 200).json == RESERVED | {"_paused": value}
     resume(api)
@@ -97,7 +97,7 @@ def test_a_value_is_taken_and_shown(api: Api, value: str | None) -> None:
 
 @every_row("value", ["", "claim", "All", "pops", True, False, 0, 1, [], ["claims"], {}])
 def test_a_wrong_value_is_refused_with_the_values(api: Api, value: Any) -> None:
-    """400 that names the key; nothing is created or changed."""
+    """The server answers 400, names the key, and changes nothing."""
     api = api.fresh()
     api.put("/v2/queues/other", 201)
     add = [{"op": "add", "path": "/metadata/_paused", "value": value}]
@@ -107,7 +107,7 @@ def test_a_wrong_value_is_refused_with_the_values(api: Api, value: Any) -> None:
 
 
 def test_a_topic_cannot_be_paused(api: Api) -> None:
-    """It is refused, not taken and ignored."""
+    """The server refuses the value instead of ignoring it."""
     assert "_paused: only queues" in api.put("/v2/topics/news", 400, {"_paused": "posts"}).json["description"]
     api.put("/v2/topics/news", 201, {"_paused": None})
     api.post("/v2/topics/news/messages", 201, ONE)
@@ -117,7 +117,7 @@ def test_a_topic_cannot_be_paused(api: Api) -> None:
 @pytest.mark.every_store
 @pytest.mark.parametrize("what", ["claims", "all"])
 def test_claims_and_pops_find_nothing(jobs: Api, what: str) -> None:
-    """Nothing moves; what was claimed is settled, deleted, read and listed as ever. Resumed, all is as before."""
+    """Claimed messages can be settled, deleted, read and listed. After the pause, claims and pops work as before."""
     claim, [message] = jobs.claim("jobs", 1)
     pause(jobs, what)
     jobs.post(CLAIMS, 204, {})
@@ -134,7 +134,7 @@ def test_claims_and_pops_find_nothing(jobs: Api, what: str) -> None:
 
 
 def test_a_pause_of_posts_lets_claims_and_pops_go_on(jobs: Api) -> None:
-    """So a queue runs empty."""
+    """The queue can be drained."""
     pause(jobs, "posts")
     claim, _ = jobs.claim("jobs", 1)
     jobs.delete(claim, 204)
@@ -143,7 +143,7 @@ def test_a_pause_of_posts_lets_claims_and_pops_go_on(jobs: Api) -> None:
 
 @pytest.mark.parametrize("what", ["posts", "all"])
 def test_posts_are_refused(jobs: Api, what: str) -> None:
-    """409 that names the queue; a wrong post stays a wrong post; a pause of claims refuses none."""
+    """The server answers 409 and names the queue. Invalid posts get 400, and a pause of claims refuses no post."""
     pause(jobs, what)
     for _ in range(2):
         assert "queue jobs" in refused(jobs, "POST", MESSAGES, ONE)
@@ -158,7 +158,7 @@ def test_posts_are_refused(jobs: Api, what: str) -> None:
 
 @pytest.mark.every_store
 def test_a_repeated_post_has_its_first_answer(jobs: Api) -> None:
-    """It was stored before the pause: its sender is told so, and not that it failed."""
+    """The message was stored before the pause, so its producer gets the success and not an error."""
     key = {"Idempotency-Key": "k"}
     first = jobs.post(MESSAGES, 201, ONE, key).json
     pause(jobs, "posts")
@@ -169,7 +169,7 @@ def test_a_repeated_post_has_its_first_answer(jobs: Api) -> None:
 
 @pytest.mark.every_store
 def test_staging_is_refused_and_a_commit_publishes_what_was_staged_before(jobs: Api) -> None:
-    """What the queue accepted goes in, with the settlement that the commit is about."""
+    """The commit publishes messages accepted before the pause, together with its settlement."""
     jobs.put("/v2/queues/out", 201)
     stage = "/v2/queues/out/messages?stage=job.1"
     key = {"Idempotency-Key": "k"}
@@ -186,7 +186,7 @@ def test_staging_is_refused_and_a_commit_publishes_what_was_staged_before(jobs: 
 
 
 def test_a_claim_of_a_paused_queue_is_committed(jobs: Api) -> None:
-    """Settling goes on."""
+    """Settlement continues during a pause."""
     claim, _ = jobs.claim("jobs", 1)
     pause(jobs, "all")
     commit = {"producer": "etl", "batch": 1, "publish": [], "settle": [{"queue": "jobs", "claim": claim[-32:]}]}
@@ -195,7 +195,7 @@ def test_a_claim_of_a_paused_queue_is_committed(jobs: Api) -> None:
 
 @pytest.mark.every_store
 def test_a_named_claim_that_lives_is_found(jobs: Api) -> None:
-    """Whoever repeats the request gets what the claim holds, and no more."""
+    """A repeated request gets the messages that the claim holds, and no others."""
     first = jobs.put(f"{CLAIMS}/job.1?limit=2", 201, {}).json
     pause(jobs, "claims")
     assert jobs.put(f"{CLAIMS}/job.1?limit=2", 200, {}).json["messages"] == first["messages"]
@@ -203,7 +203,7 @@ def test_a_named_claim_that_lives_is_found(jobs: Api) -> None:
 
 @pytest.mark.every_store
 def test_an_old_fence_is_refused(jobs: Api) -> None:
-    """A pause hides nothing of what is wrong with a request."""
+    """A pause hides no other error of a request."""
     for _ in range(2):
         jobs.post("/v2/fences/etl", 200)
     pause(jobs, "claims")
@@ -212,7 +212,7 @@ def test_an_old_fence_is_refused(jobs: Api) -> None:
 
 
 def test_moves_and_dead_letters_go_into_a_paused_queue(jobs: Api) -> None:
-    """No consumer loses a message because its target is paused."""
+    """A consumer loses no message because the target is paused."""
     for queue in ("next", "dead"):
         jobs.put(f"/v2/queues/{queue}", 201, {"_paused": "all"})
     claim, messages = jobs.claim("jobs", 2)
@@ -228,7 +228,7 @@ def test_moves_and_dead_letters_go_into_a_paused_queue(jobs: Api) -> None:
 
 
 def test_a_paused_queue_makes_no_dead_letters(jobs: Api) -> None:
-    """Its messages are left alone, however often they were claimed."""
+    """The messages stay, however often they were claimed."""
     jobs.patch(QUEUE, 200, [{"op": "add", "path": "/metadata/_max_claim_count", "value": 1}])
     claim, _ = jobs.claim("jobs", 3)
     jobs.delete(claim, 204)
@@ -241,7 +241,10 @@ def test_a_paused_queue_makes_no_dead_letters(jobs: Api) -> None:
 
 
 def test_redrives_into_a_paused_queue_are_refused(jobs: Api) -> None:
-    """By name and by origin; what comes from another queue goes back, and a pause of claims keeps nothing."""
+    """This holds for redrives by name and by origin.
+
+    Messages of other origins return, and a pause of claims does not matter.
+    """
     jobs.put("/v2/queues/more", 201, {"_dead_letter_queue": "dead"})
     jobs.send("more", 9)
     for queue in ("jobs", "more"):
@@ -259,7 +262,7 @@ def test_redrives_into_a_paused_queue_are_refused(jobs: Api) -> None:
 
 
 def test_a_replay_into_a_paused_queue_is_refused(jobs: Api) -> None:
-    """Copies are posts."""
+    """A replay posts copies."""
     jobs.delete(f"{MESSAGES}?pop=1", 200)
     pause(jobs, "posts")
     refused(jobs, "POST", f"{QUEUE}/history/replay", {"limit": 10})
@@ -270,7 +273,7 @@ def test_a_replay_into_a_paused_queue_is_refused(jobs: Api) -> None:
 @pytest.mark.every_store
 @pytest.mark.parametrize("what", ["claims", "all"])
 def test_the_other_server_takes_nothing_once_a_pause_was_acknowledged(pair: tuple[Api, Api], what: str) -> None:
-    """Its memory of the rules is a hint: the store judges, by pops as by claims, and by what waits."""
+    """The server's cached rules are a hint only: the store decides for pops, claims and waiting requests."""
     one, other = pair
     for path in (CLAIMS, f"{CLAIMS}?wait=1"):
         pause(one, what)
@@ -287,7 +290,7 @@ def test_the_other_server_takes_nothing_once_a_pause_was_acknowledged(pair: tupl
 
 @pytest.mark.every_store
 def test_the_other_server_refuses_posts_once_a_pause_was_acknowledged(pair: tuple[Api, Api]) -> None:
-    """And takes them once it was resumed; redrives and replays likewise."""
+    """The server accepts posts after the queue is resumed; the same holds for redrives and replays."""
     one, other = pair
     for _ in range(2):
         pause(one, "posts")
@@ -308,7 +311,7 @@ def test_the_other_server_refuses_posts_once_a_pause_was_acknowledged(pair: tupl
 def test_who_waits_is_woken_when_the_queue_is_resumed(
     jobs: Api, send: Sent, never_looking: None, method: str, path: str, status: int
 ) -> None:
-    """At once, not at the next look; new messages wake nobody to take them meanwhile."""
+    """The request is woken at once, not at the next recheck; new messages wake no request during the pause."""
     pause(jobs, "claims")
     query = "&wait=20" if "?" in path else "?wait=20"
     waiting = send(jobs.call, method, path + query, status)
@@ -321,7 +324,7 @@ def test_who_waits_is_woken_when_the_queue_is_resumed(
 
 @pytest.mark.every_store
 def test_all_who_wait_are_woken(jobs: Api, send: Sent, never_looking: None) -> None:
-    """One wakes the next, as long as there is something."""
+    """Each request wakes the next while messages are left."""
     pause(jobs, "claims")
     waiting = [send(jobs.post, f"{CLAIMS}?wait=20&limit=1", 201, {}) for _ in range(3)]
     resume(jobs)
@@ -333,7 +336,7 @@ def test_all_who_wait_are_woken(jobs: Api, send: Sent, never_looking: None) -> N
 def test_who_waits_at_another_server_finds_out(
     pair: tuple[Api, Api], send: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its next look."""
+    """The request notices at its next recheck."""
     monkeypatch.setattr(module, "RECHECK_INTERVAL", 1.0)
     one, other = pair
     pause(one, "claims")
@@ -343,7 +346,7 @@ def test_who_waits_at_another_server_finds_out(
 
 
 def test_a_wait_of_a_paused_queue_ends_in_time(jobs: Api) -> None:
-    """With nothing."""
+    """The request returns no messages."""
     pause(jobs, "claims")
     begun = time.monotonic()
     jobs.post(f"{CLAIMS}?wait=1", 204, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what (contract 15)."""
+"""Authorization by policy (contract 15)."""
 
 from typing import Any
 
@@ -66,12 +66,12 @@ RULES = [
     ("GET", "/v2/stream?match=***", "topics:stream"),
 ]
 BESIDES = {"messages:delete_all": {"messages:create"}}
-"""Rules that a request of this rule needs as well: a redrive posts."""
+"""Further rules that a request of this rule requires: a redrive also posts."""
 each_rule = pytest.mark.parametrize(("method", "path", "rule"), RULES)
 
 
 class Guard:
-    """A policy that notes what it was asked, and denies some rules."""
+    """A policy that records the checked rules and denies some of them."""
 
     def __init__(self, *denied: str) -> None:
         self.denied = denied
@@ -84,7 +84,7 @@ class Guard:
 
 @each_rule
 def test_a_denial_is_403_and_touches_nothing(gate, method: str, path: str, rule: str) -> None:
-    """15: each route and method has its rule; the body is not looked at before."""
+    """15: Each route and method has its rule, which is checked before the body is read."""
     guard = Guard(rule)
     refused = gate(policy=guard).call(method, path, 403, None if method == "GET" else b"[}")
     assert refused.json["title"] == "Not authorized"
@@ -93,14 +93,14 @@ def test_a_denial_is_403_and_touches_nothing(gate, method: str, path: str, rule:
 
 @each_rule
 def test_no_other_rule_stands_in_the_way(compose, method: str, path: str, rule: str) -> None:
-    """15: with every other rule denied the request gets through."""
+    """15: The server accepts the request even if every other rule is denied."""
     guard = Guard(*{other for _, _, other in RULES} - {rule} - BESIDES.get(rule, set()))
     body = {"PUT": {}, "POST": {"messages": [{"body": 1}], "resource_types": []}}.get(method)
     assert compose(app={"policy": guard}).call(method, path, None, body).status_int in (200, 201, 204, 400, 404, 415)
 
 
 def test_the_versions_and_the_probes_have_no_rule(gate, api: Api) -> None:
-    """Tenancy 4: / is open to all roles; so are the probes. The home document has a rule, unlike contract 15."""
+    """Tenancy 4: / and the probes are open to all roles. The home document has a rule, unlike contract 15."""
     guard = Guard()
     app = gate(policy=lambda rule, identity: guard(rule, identity) and False)
     app.get("/", 300)
@@ -121,7 +121,7 @@ def test_the_versions_and_the_probes_have_no_rule(gate, api: Api) -> None:
     ],
 )
 def test_roles_are_stripped_and_lower_cased(gate, header: str | None, roles: set[str]) -> None:
-    """1.3: comma-separated, compared without regard to case."""
+    """1.3: Roles are separated by commas and compared case-insensitively."""
     guard = Guard("queues:get")
     gate(policy=guard, trusts_network=True).get(QUEUE, 403, {"X-Roles": header})
     assert guard.asked == [("queues:get", frozenset(roles))]
@@ -129,7 +129,7 @@ def test_roles_are_stripped_and_lower_cased(gate, header: str | None, roles: set
 
 @pytest.mark.parametrize("method", ["HEAD", "POST"])
 def test_a_missing_method_is_reported_before_the_policy(gate, method: str) -> None:
-    """1.2: 405 comes first, and the policy is not asked."""
+    """1.2: 405 comes first, and the policy is not called."""
     guard = Guard("queues:get", "queues:create")
     gate(policy=guard).call(method, QUEUE, 405)
     assert guard.asked == []
@@ -137,14 +137,14 @@ def test_a_missing_method_is_reported_before_the_policy(gate, method: str) -> No
 
 @pytest.mark.parametrize("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Accept": "text/plain"}])
 def test_a_bad_header_is_reported_before_the_policy(gate, headers: dict[str, Any]) -> None:
-    """1.2 [T]: a wrong Accept is 406 even without the role."""
+    """1.2 [T]: A wrong Accept gets 406 even without the role."""
     guard = Guard("queues:get")
     assert gate(policy=guard).get(QUEUE, None, headers).status_int in (400, 406)
     assert guard.asked == []
 
 
 def test_everyone_may_do_everything_by_default(api: Api) -> None:
-    """15: no role is needed for queues, messages, claims and ping."""
+    """15: Queues, messages, claims and ping require no role."""
     api.put(QUEUE, 201)
     api.send("jobs", 1)
     claim, _ = api.claim("jobs")

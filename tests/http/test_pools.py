@@ -34,7 +34,7 @@ ADMIN = {"X-Roles": "admin"}
 
 
 class Deployment:
-    """Servers on one catalogue, and the stores of its pools."""
+    """Servers that share a catalogue, and the stores of its pools."""
 
     def __init__(self) -> None:
         self.catalogue = connect("memory:")
@@ -45,7 +45,7 @@ class Deployment:
         self.storage: PooledStorage
 
     def server(self, virtual: bool = True, **options: Any) -> Api:
-        """One more server."""
+        """Start another server and return its client."""
         bindings = Bindings(self.catalogue, virtual, lambda: self.elapsed)
         self.storage = PooledStorage(self.catalogue, lambda uri, _expiry: self.open(uri), bindings=bindings)
         pools = Pools(
@@ -71,7 +71,7 @@ class Deployment:
 
 
 class Admin:
-    """An administrator's requests."""
+    """A client for an administrator's requests."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
@@ -99,12 +99,12 @@ def admin(deployment: Deployment) -> Admin:
     return Admin(deployment.server())
 
 
-# Routes and rights ---------------------------------------------------------------------------------------------------
+# Routes and authorization -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["OS_DEFAULT__ADMIN_MODE", "OS_DEFAULT__POOLING"])
 def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """1.1: else 404, and the document of the interface has none of them."""
+    """1.1: Otherwise the server answers 404, and the OpenAPI document omits these routes."""
     for name in {"OS_DEFAULT__ADMIN_MODE", "OS_DEFAULT__POOLING"} - {missing}:
         monkeypatch.setenv(name, "true")
     storage = connect("memory:")
@@ -133,12 +133,12 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_only_administrators_touch_pools_and_change_flavors(admin: Admin, method: str, path: str, status: int) -> None:
-    """15: everybody reads flavors."""
+    """15: Any caller may read flavors."""
     admin.api.call(method, path, status, {"uri": 1})
 
 
 def test_changes_of_pools_are_in_the_audit_log(deployment: Deployment) -> None:
-    """Tenancy 7: what was changed, by its name, and never a URI."""
+    """Tenancy 7: An entry names the changed object, and never a URI."""
     lines: list[Any] = []
 
     class Told(Audit):
@@ -163,7 +163,7 @@ def test_changes_of_pools_are_in_the_audit_log(deployment: Deployment) -> None:
 
 
 def test_a_pool_is_shown_as_it_was_made(admin: Admin) -> None:
-    """11: options in detail only; a second PUT replaces all of it."""
+    """11: Only a detailed response has the options; a second PUT replaces them all."""
     admin.pool("p", weight=7, options={"a": 1})
     plain = {"name": "p", "uri": URI, "weight": 7, "flavor": None, "href": "/v2/pools/p"}
     assert admin.get("/v2/pools/p", 200).json == plain
@@ -174,7 +174,7 @@ def test_a_pool_is_shown_as_it_was_made(admin: Admin) -> None:
 
 
 def test_credentials_of_a_uri_are_never_shown(admin: Admin) -> None:
-    """H4: nor what stands behind the question mark; and what is shown cannot be sent back."""
+    """H4: The query of the URI is hidden too, and the server refuses the shown URI."""
     admin.pool("p", "mongodb://zoe:secret@localhost:27017/zq?authSource=hidden")
     shown = admin.get("/v2/pools/p", 200)
     assert shown.json["uri"] == "mongodb://***@localhost:27017/zq?***"
@@ -184,7 +184,6 @@ def test_credentials_of_a_uri_are_never_shown(admin: Admin) -> None:
 
 @pytest.mark.parametrize("uri", ["mongodb://169.254.169.254/zq", "rocksdb:/etc/zq", "mongodb://localhost,evil:1/zq"])
 def test_hosts_and_schemes_of_pools_are_those_that_the_options_allow(admin: Admin, uri: str) -> None:
-    """H4."""
     refused = admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
     assert "allowed_hosts" in refused.json["description"]
 
@@ -204,7 +203,7 @@ def test_hosts_and_schemes_of_pools_are_those_that_the_options_allow(admin: Admi
     ],
 )
 def test_options_of_a_pool_name_no_file_of_the_server_and_no_other_host(admin: Admin, uri: str) -> None:
-    """H4: only options of the list may be given; the refusal names the option, and no value."""
+    """H4: Only listed options are allowed; the error names the option and no value."""
     refused = admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
     assert refused.json["title"] == "Unable to create pool"
     assert "option" in refused.json["description"]
@@ -216,7 +215,6 @@ def test_options_of_a_pool_name_no_file_of_the_server_and_no_other_host(admin: A
 
 @pytest.mark.parametrize("weight", [-1, 2**32 + 1, "big", None, 1.5])
 def test_a_wrong_weight_is_refused(admin: Admin, weight: Any) -> None:
-    """11 [T]"""
     admin.put("/v2/pools/p", 400, {"uri": URI, "weight": weight})
     admin.pool("p")
     admin.patch("/v2/pools/p", 400, {"weight": weight})
@@ -224,7 +222,7 @@ def test_a_wrong_weight_is_refused(admin: Admin, weight: Any) -> None:
 
 @every_row("uri", [-1, 2**32 + 1, [], "localhost:27017", None, "mongodb://localhost/nowhere", "x" * 256])
 def test_a_wrong_uri_is_refused(admin: Admin, uri: Any) -> None:
-    """11 [T]: one that cannot be connected to, too."""
+    """11 [T]: This includes a URI to which the server cannot connect."""
     admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
     admin.pool("p")
     admin.patch("/v2/pools/p", 400, {"uri": uri})
@@ -233,7 +231,6 @@ def test_a_wrong_uri_is_refused(admin: Admin, uri: Any) -> None:
 
 @pytest.mark.parametrize("options", [-1, "wee", [], None])
 def test_wrong_options_are_refused(admin: Admin, options: Any) -> None:
-    """11 [T]"""
     admin.put("/v2/pools/p", 400, {"uri": URI, "weight": 1, "options": options})
     admin.pool("p")
     admin.patch("/v2/pools/p", 400, {"options": options})
@@ -241,12 +238,12 @@ def test_wrong_options_are_refused(admin: Admin, options: Any) -> None:
 
 @every_row("body", [None, {}, {"uri": URI}, {"weight": 1}, {"uri": URI, "weight": 1, "x": 1}, [1]])
 def test_a_new_pool_needs_all_and_takes_no_more(admin: Admin, body: Any) -> None:
-    """11: the schema."""
+    """11: The schema requires all members and allows no others."""
     admin.put("/v2/pools/p", 400, body)
 
 
 def test_an_unreachable_store_is_no_pool(admin: Admin, deployment: Deployment) -> None:
-    """11: it is tried for real."""
+    """11: The server tries to connect to the store."""
     deployment.silent.add(URI)
     refused = admin.put("/v2/pools/p", 400, {"uri": URI, "weight": 1})
     assert refused.json["title"] == "Unable to create pool"
@@ -254,13 +251,16 @@ def test_an_unreachable_store_is_no_pool(admin: Admin, deployment: Deployment) -
 
 @pytest.mark.parametrize("uri", [URI, URI + "?appName=b", URI.replace("//", "//zoe@"), "mongodb://own:1/zq"])
 def test_two_pools_never_share_a_store(admin: Admin, uri: str) -> None:
-    """11 [T]: 409, however it is spelt; nor does one with the catalogue."""
+    """11 [T]: The server answers 409 for any spelling of the URI, and for the catalogue's store."""
     admin.pool("p")
     assert admin.put("/v2/pools/q", 409, {"uri": uri, "weight": 1}).json["title"] == "Resource conflict"
 
 
 def test_a_pool_is_patched(admin: Admin) -> None:
-    """11 [T]: each field, unknown keys beside known ones, flavor "" takes it away; nothing known is 400, first."""
+    """11 [T]: PATCH sets known fields and ignores unknown keys; flavor "" removes the flavor.
+
+    Without a known field, the server answers 400 before it looks up the pool.
+    """
     admin.pool("p")
     body = {"weight": 60, "uri": OTHER, "flavor": "f", "options": {"a": 1}, "x": 1}
     patched = admin.patch("/v2/pools/p", 200, body).json
@@ -273,7 +273,6 @@ def test_a_pool_is_patched(admin: Admin) -> None:
 
 
 def test_pools_are_listed_in_pages(admin: Admin) -> None:
-    """11, 1.9."""
     assert admin.get("/v2/pools", 200).json == {"pools": [], "links": []}
     for number in range(12):
         admin.pool(f"p{number:02}", f"mongodb://localhost:{number + 1}/zq")
@@ -290,7 +289,6 @@ def test_pools_are_listed_in_pages(admin: Admin) -> None:
 
 
 def test_a_pool_is_deleted_but_not_the_only_one_of_its_flavor(admin: Admin) -> None:
-    """11 [T]"""
     admin.delete("/v2/pools/unknown", 204)
     admin.pool("p", flavor="f")
     assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
@@ -300,7 +298,7 @@ def test_a_pool_is_deleted_but_not_the_only_one_of_its_flavor(admin: Admin) -> N
 
 
 def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
-    """Their messages would be lost; who uses its store, and how, may change."""
+    """The queues' messages would be lost. The user and the options of the store's URI may change."""
     admin.pool("p")
     admin.api.put("/v2/queues/jobs", 201)
     assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
@@ -308,15 +306,14 @@ def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
     admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
 
 
-def test_pools_of_a_flavor_can_the_same(admin: Admin) -> None:
-    """11 [T]"""
+def test_pools_of_a_flavor_must_have_the_same_capabilities(admin: Admin) -> None:
     admin.pool("p", flavor="f")
     body = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}
     assert admin.put("/v2/pools/q", 400, body).json["title"] == "Unable to create pool"
 
 
 def test_the_only_pool_of_a_flavor_keeps_its_capabilities(admin: Admin) -> None:
-    """11 [T]: as long as it stays in the flavor, whichever verb gives it another store."""
+    """11 [T]: While the pool is in the flavor, no verb can change its store to one with other capabilities."""
     admin.pool("p", flavor="f")
     other = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}
     assert admin.put("/v2/pools/p", 400, other).json["title"] == "Unable to create pool"
@@ -329,8 +326,8 @@ def test_the_only_pool_of_a_flavor_keeps_its_capabilities(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(("method", "word", "first"), [("put", "created", "m"), ("patch", "updated", "n")])
-def test_a_flavor_is_given_only_pools_that_can_the_same(admin: Admin, method: str, word: str, first: str) -> None:
-    """Contract 11: by whatever request a pool gets its flavor; nothing changes."""
+def test_a_flavor_accepts_only_pools_with_equal_capabilities(admin: Admin, method: str, word: str, first: str) -> None:
+    """Contract 11: This holds for every request that adds a pool to a flavor; nothing changes."""
     for name, uri in (("m", URI), ("n", OTHER), ("r", "redis://localhost/1"), ("s", "redis://localhost/2")):
         admin.pool(name, uri)
     admin.put("/v2/flavors/f", 201, {"pool_list": ["m"]})
@@ -346,7 +343,6 @@ def test_a_flavor_is_given_only_pools_that_can_the_same(admin: Admin, method: st
 
 
 def test_a_flavor_lives_from_its_creation_to_its_end(admin: Admin) -> None:
-    """12 [T]"""
     admin.pool("p")
     admin.pool("q", OTHER)
     made = admin.put("/v2/flavors/f", 201, {"pool_list": ["p"]})
@@ -366,7 +362,6 @@ def test_a_flavor_lives_from_its_creation_to_its_end(admin: Admin) -> None:
 
 
 def test_a_flavor_of_an_unknown_pool_is_refused_in_these_words(admin: Admin) -> None:
-    """0.2 [T]"""
     refused = admin.put("/v2/flavors/f", 400, {"pool_list": ["p"]})
     assert json.loads(refused.body) == {
         "title": "Unable to create",
@@ -380,7 +375,6 @@ def test_a_flavor_of_an_unknown_pool_is_refused_in_these_words(admin: Admin) -> 
 
 @every_row("body", [None, {}, {"pool_list": []}, {"pool_list": "p"}, {"pool_list": [1]}, {"x": 1}])
 def test_a_flavor_needs_a_list_of_pools(admin: Admin, body: Any) -> None:
-    """12 [T]"""
     admin.pool("p")
     admin.put("/v2/flavors/g", 201, {"pool_list": ["p"], "capabilities": {}})
     admin.put("/v2/flavors/f", 400, body)
@@ -389,12 +383,11 @@ def test_a_flavor_needs_a_list_of_pools(admin: Admin, body: Any) -> None:
 
 
 def test_flavors_are_listed_in_pages_and_are_a_projects_own(admin: Admin) -> None:
-    """12, 1.9."""
     admin.pool("p")
     for number in range(11):
         admin.put(f"/v2/flavors/f{number:02}", 201, {"pool_list": ["p"]})
     page = admin.api.get("/v2/flavors?limit=10", 200).json
-    assert page["flavors"][0] == {"name": "f00", "href": "/v2/flavors/f00"}  # each took the pool from the one before
+    assert page["flavors"][0] == {"name": "f00", "href": "/v2/flavors/f00"}  # moved from the previous flavor
     assert "detailed" not in page["links"][0]["href"]
     last = admin.api.get(page["links"][0]["href"] + "&detailed=true", 200).json
     assert last["flavors"][0]["pool_list"] == ["p"]
@@ -409,7 +402,7 @@ def test_flavors_are_listed_in_pages_and_are_a_projects_own(admin: Admin) -> Non
 
 
 def test_queues_go_to_pools_of_their_flavor(admin: Admin, deployment: Deployment) -> None:
-    """12 [T]: known 201, unknown 400; and by weight, of which 0 is none."""
+    """12 [T]: A known flavor gets 201, an unknown flavor 400. Weights distribute queues; 0 excludes a pool."""
     admin.pool("fast", flavor="f")
     admin.pool("none", OTHER, weight=0)
     admin.put("/v2/flavors/f", 201, {"pool_list": ["fast"]})
@@ -427,8 +420,7 @@ def test_queues_go_to_pools_of_their_flavor(admin: Admin, deployment: Deployment
     assert api.queues() == ["jobs", "plain"]
 
 
-def test_no_pool_is_503_where_the_configured_store_is_none(deployment: Deployment) -> None:
-    """11."""
+def test_a_server_with_neither_pool_nor_own_store_answers_503(deployment: Deployment) -> None:
     admin = Admin(deployment.server(virtual=False))
     admin.api.put("/v2/queues/jobs", 503)
     admin.api.post("/v2/queues/jobs/messages", 503, {"messages": [{"body": 1}]})
@@ -437,7 +429,7 @@ def test_no_pool_is_503_where_the_configured_store_is_none(deployment: Deploymen
 
 
 def test_messages_live_in_their_queues_pool(admin: Admin, deployment: Deployment) -> None:
-    """Post, list, claim, settle, delete, statistics, purge, through the routes."""
+    """The verbs are post, list, claim, settle, delete, statistics and purge, over HTTP."""
     admin.pool("p")
     api = admin.api
     api.send("jobs", 1, 2, 3)
@@ -454,7 +446,7 @@ def test_messages_live_in_their_queues_pool(admin: Admin, deployment: Deployment
 
 
 def test_queues_that_are_older_than_the_pools_stay(admin: Admin, deployment: Deployment) -> None:
-    """They are in the configured store, are listed among the others, and are written to there."""
+    """Older queues stay in the configured store, are listed among the other queues, and accept messages."""
     ref = QueueRef(admin.api.project, "old")
     deployment.catalogue.queues.create(ref, b"{}")
     admin.pool("p")
@@ -467,7 +459,7 @@ def test_queues_that_are_older_than_the_pools_stay(admin: Admin, deployment: Dep
 
 
 def test_another_server_sees_a_new_pool_without_a_restart(admin: Admin, deployment: Deployment) -> None:
-    """Within ``CACHE_TTL`` seconds, though it has looked just before."""
+    """The server finds the pool within ``CACHE_TTL`` seconds after its last read of the catalogue."""
     other = deployment.server(virtual=True)
     admin.pool("p", OTHER, weight=1)
     other.put("/v2/queues/first", 201)
@@ -481,7 +473,7 @@ def test_another_server_sees_a_new_pool_without_a_restart(admin: Admin, deployme
 
 
 def test_a_dead_letter_queue_is_in_the_pool_of_its_queue(admin: Admin, deployment: Deployment) -> None:
-    """One that is not there yet will be; another one is refused when it is named, and nothing is changed."""
+    """A missing dead-letter queue is created in that pool. A queue of another pool is refused, and nothing changes."""
     admin.api.put("/v2/queues/elsewhere", 201)
     admin.pool("p")
     api = admin.api
@@ -505,7 +497,7 @@ def test_a_dead_letter_queue_is_in_the_pool_of_its_queue(admin: Admin, deploymen
 
 
 def test_commits_and_fences_are_of_the_default_pool(admin: Admin) -> None:
-    """Else 400, when they are asked for, with the queue's name."""
+    """Otherwise the server answers 400 to the request and names the queue."""
     api = admin.api
     api.put("/v2/queues/here", 201)
     admin.pool("p")
@@ -526,7 +518,7 @@ def test_commits_and_fences_are_of_the_default_pool(admin: Admin) -> None:
 
 
 def test_a_queue_does_not_change_its_pool(admin: Admin) -> None:
-    """Another flavor is 409, also for a new queue of that name, until its binding has gone."""
+    """Another flavor gets 409, also for a new queue of that name, until the binding is removed."""
     admin.pool("p")
     admin.pool("q", OTHER, flavor="f")
     admin.put("/v2/flavors/f", 201, {"pool_list": ["q"]})
@@ -538,7 +530,7 @@ def test_a_queue_does_not_change_its_pool(admin: Admin) -> None:
     api.put("/v2/queues/jobs", 409, {"_flavor": "f"})
 
 
-# What servers remember ----------------------------------------------------------------------------------------------
+# Caches of servers -------------------------------------------------------------------------------------------------
 
 
 def pool_of(deployment: Deployment, queue: QueueRef) -> str:
@@ -548,7 +540,10 @@ def pool_of(deployment: Deployment, queue: QueueRef) -> str:
 def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
     admin: Admin, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then its pool may go; a server that remembers it posts to it meanwhile, and nothing is lost."""
+    """Afterwards its pool can be deleted.
+
+    A server that has cached the binding still posts to the pool; nothing is lost.
+    """
     first, now = Admin(deployment.server()), deployment.catalogue.now()
     monkeypatch.setattr(deployment.catalogue, "now", lambda: now)
     admin.pool("p")
@@ -557,7 +552,7 @@ def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
     ref = QueueRef(admin.api.project, "jobs")
     admin.api.delete("/v2/queues/jobs", 204)
     assert pool_of(deployment, ref) == "p"
-    first.api.send("jobs", 3)  # by what it remembers
+    first.api.send("jobs", 3)  # by its cached binding
     now += BINDING_RETENTION
     deployment.storage.maintain(now)
     assert pool_of(deployment, ref) == "p"
@@ -574,7 +569,7 @@ def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
 
 
 def test_a_pool_that_does_not_answer_takes_only_its_queues_with_it(admin: Admin, deployment: Deployment) -> None:
-    """503 for them; another server that has just begun serves all others."""
+    """These queues get 503; another server that starts then serves all other queues."""
     admin.api.send("here", 1)
     admin.pool("p")
     admin.api.send("there", 2)
@@ -588,7 +583,7 @@ def test_a_pool_that_does_not_answer_takes_only_its_queues_with_it(admin: Admin,
 
 
 def test_health_is_reported_for_each_pool(admin: Admin, deployment: Deployment) -> None:
-    """Contract 5: whether the catalogue answers, and what each pool's store does; one that does not answer is said."""
+    """Contract 5: The report has the availability of the catalogue and the health of each pool's store."""
     assert admin.get("/v2/health", 200).json == {"catalog_reachable": True}
     admin.pool("p")
     admin.pool("q", OTHER)

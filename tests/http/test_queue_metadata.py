@@ -89,12 +89,12 @@ MISTYPED = [
 
 
 def add(key: str, value: Any) -> list[dict[str, Any]]:
-    """A patch that sets one key."""
+    """Return a patch that sets a key."""
     return [{"op": "add", "path": f"/metadata/{key}", "value": value}]
 
 
 def test_every_value_in_range_is_taken(api: Api) -> None:
-    """6.1 [T]: the bounds themselves and null, by PUT and by PATCH."""
+    """6.1 [T]: PUT and PATCH accept the limits themselves and null."""
     api.put(URL, 201)
     for number, (key, value) in enumerate(FINE):
         api.put(f"/v2/queues/q{number}", 201, {key: value})
@@ -105,7 +105,7 @@ def test_every_value_in_range_is_taken(api: Api) -> None:
 
 @every_row(("key", "value"), OUT_OF_RANGE)
 def test_a_value_out_of_range_is_refused_with_the_bound(api: Api, key: str, value: int) -> None:
-    """6.1 [T], 1.8: 400 that names the key and the bound it breaks; nothing is created or changed."""
+    """6.1 [T], 1.8: The server answers 400, names the key and the violated limit, and changes nothing."""
     api = api.fresh()
     low, high = RANGES[key]
     api.put("/v2/queues/old", 201, {"a": 1})
@@ -117,7 +117,7 @@ def test_a_value_out_of_range_is_refused_with_the_bound(api: Api, key: str, valu
 
 
 def test_a_value_of_the_wrong_type_is_refused(api: Api) -> None:
-    """6.1 [T]: 400 that names the key; the empty string too, which crashes Zaqar."""
+    """6.1 [T]: The server answers 400 and names the key; this includes the empty string, which crashes Zaqar."""
     api.put("/v2/queues/old", 201, {"a": 1})
     for key, value in MISTYPED:
         assert key in api.put(URL, 400, {"b": 1, key: value}).json["description"], (key, value)
@@ -130,7 +130,7 @@ def test_a_value_of_the_wrong_type_is_refused(api: Api) -> None:
 
 @pytest.mark.parametrize("key", [TTL, SIZE, DELAY, DEAD_TTL])
 def test_a_server_may_have_tighter_bounds(compose, key: str) -> None:
-    """6.1, 16: the ranges are those of the configuration."""
+    """6.1, 16: The configuration determines the ranges."""
     api = compose(max_messages_post_size=256, max_message_ttl=7200, max_message_delay=10)
     high = {TTL: 7200, SIZE: 256, DELAY: 10, DEAD_TTL: 7200}[key]
     api.put(URL, 201, {key: high})
@@ -138,13 +138,13 @@ def test_a_server_may_have_tighter_bounds(compose, key: str) -> None:
 
 
 def test_a_server_shows_its_own_defaults(compose) -> None:
-    """6.1, 16: size, ttl and delay are shown as configured."""
+    """6.1, 16: Size, ttl and delay are shown as configured."""
     shown = compose(max_messages_post_size=256, default_message_ttl=7200, default_message_delay=5).get(URL, 200).json
     assert shown == {**RESERVED, SIZE: 256, TTL: 7200, DELAY: 5}
 
 
 def test_null_means_unset(api: Api) -> None:
-    """6.1 [C]: the default is shown and used."""
+    """6.1 [C]: The default is shown and applies."""
     api.put(URL, 201, dict.fromkeys([*RANGES, COUNT, CRYPT, "_dead_letter_queue"]))
     assert api.get(URL, 200).json == RESERVED
     ids = api.send("jobs", 1)
@@ -152,14 +152,14 @@ def test_null_means_unset(api: Api) -> None:
 
 
 def test_a_retry_policy_is_shown_as_it_was_set(api: Api) -> None:
-    """6.1: no default is filled in, unknown members are kept, and it is not shown when unset."""
+    """6.1: Defaults are not added and unknown members are kept; without a value, the policy is not shown."""
     policy = {"minimum_delay": 1, "maximum_delay": 12, "unknown": {"x": 1}}
     api.put(URL, 201, {"_retry_policy": policy, "_flavor": "gold"})
     assert api.get(URL, 200).json == {**RESERVED, "_retry_policy": policy, "_flavor": "gold"}
 
 
 def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api) -> None:
-    """Extensions 4: naming itself is 400, by PUT and by PATCH; another project's queue of that name is no matter."""
+    """Extensions 4: PUT and PATCH answer 400 for the queue's own name; another project's queue does not matter."""
     assert "_dead_letter_queue" in api.put(URL, 400, {"_dead_letter_queue": "jobs"}).json["description"]
     api.put(URL, 201, {"_dead_letter_queue": "Jobs"})
     assert "_dead_letter_queue" in api.patch(URL, 400, add("_dead_letter_queue", "jobs")).json["description"]
@@ -167,7 +167,7 @@ def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api) -> None:
 
 
 def test_a_queue_of_sqs_that_is_its_own_dead_letter_queue_is_changed_by_rest(api: Api) -> None:
-    """SQS takes such queues; nothing is buried in them."""
+    """SQS accepts such queues, although no message is moved to them."""
     api.put(URL, 201, {"_sqs": {"visibility": 9}, "_dead_letter_queue": "jobs", "_max_claim_count": 0})
     api.put(URL, 204, {"_sqs": {"visibility": 5}, "_dead_letter_queue": "jobs", "_max_claim_count": 0})
     api.patch(URL, 200, add("colour", "blue"))
@@ -182,7 +182,10 @@ def test_a_queue_of_sqs_that_is_its_own_dead_letter_queue_is_changed_by_rest(api
 
 @every_row("name", ["bad name", "", "a" * 81, "caf\u00e9", "dead\n", "a/b", 1, True, [], {"a": "b"}])
 def test_a_dead_letter_queue_has_a_possible_name(api: Api, kind: Kind, url: str, name: object) -> None:
-    """A name that no queue can have would leave poison circling for ever: 400 by PUT and PATCH, nothing changes."""
+    """A queue name that cannot exist would keep poison messages forever.
+
+    PUT and PATCH answer 400 and change nothing.
+    """
     api = api.fresh()
     said = api.put(url, 400, {"_dead_letter_queue": name}).json["description"]
     assert said.startswith("_dead_letter_queue must be a queue name")
@@ -194,7 +197,7 @@ def test_a_dead_letter_queue_has_a_possible_name(api: Api, kind: Kind, url: str,
 
 @pytest.mark.parametrize("key", ["_redelivery_delays", "_", "__", "metadata", "_Default_message_ttl"])
 def test_a_key_that_is_not_reserved_holds_anything(api: Api, key: str) -> None:
-    """6.1: metadata is free-form, an underscore alone reserves nothing."""
+    """6.1: Metadata are free-form; a leading underscore does not reserve a key."""
     for value in (None, -1, "", [], {"a": None}):
         api.delete(URL, 204)
         api.put(URL, 201, {key: value})

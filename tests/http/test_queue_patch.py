@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing metadata of queues and topics by JSON patch (contract 6.5, 13)."""
+"""JSON patches of the metadata of queues and topics (contract 6.5, 13)."""
 
 from typing import Any
 
@@ -16,26 +16,26 @@ ADD = {"op": "add", "path": "/metadata/a", "value": 1}
 
 
 def op(kind: str, key: str, *value: Any) -> dict[str, Any]:
-    """One operation on a metadata key."""
+    """Return an operation on a metadata key."""
     return {"op": kind, "path": f"/metadata/{key}", **({"value": value[0]} if value else {})}
 
 
 @pytest.fixture
 def patched(api: Api, url: str) -> Api:
-    """A server with queue, or topic, ``jobs``, whose metadata are {"a": 1, "b": {"c": 2}}."""
+    """Return a client whose queue or topic ``jobs`` has the metadata {"a": 1, "b": {"c": 2}}."""
     api.put(url, 201, {"a": 1, "b": {"c": 2}})
     return api
 
 
 @pytest.fixture
 def queue(api: Api) -> Api:
-    """A server with queue ``jobs``, whose metadata are {"a": 1, "b": {"c": 2}}."""
+    """Return a client whose queue ``jobs`` has the metadata {"a": 1, "b": {"c": 2}}."""
     api.put(QUEUE, 201, {"a": 1, "b": {"c": 2}})
     return api
 
 
 def stored(api: Api, url: str, kind: Kind) -> dict[str, Any]:
-    """The metadata without the reserved keys at their defaults."""
+    """Return the metadata without reserved keys that have their defaults."""
     shown: dict[str, Any] = api.get(url, 200).json
     assert shown.keys() >= kind.shown.keys()
     return {key: value for key, value in shown.items() if key not in kind.shown or value != kind.shown[key]}
@@ -55,7 +55,7 @@ def stored(api: Api, url: str, kind: Kind) -> dict[str, Any]:
     ],
 )
 def test_a_patch_has_its_own_media_type(patched: Api, content_type: str | None, url: str) -> None:
-    """6.5: exactly that one, else 415 with its name."""
+    """6.5: The server answers 415 to any other media type and names the expected one."""
     refused = patched.patch(url, 415, [ADD], {"Content-Type": content_type}).json
     assert refused["title"] == "415 Unsupported Media Type"
     assert PATCH_TYPE in refused["description"]
@@ -85,7 +85,7 @@ def test_a_patch_has_its_own_media_type(patched: Api, content_type: str | None, 
 def test_operations_are_applied_in_their_order(
     patched: Api, operations: list[Any], left: dict[str, Any], url: str, kind: Kind
 ) -> None:
-    """6.5: the table of semantics; the answer is the whole resulting metadata, and so is GET."""
+    """6.5: The contract's table applies. The response has the whole resulting metadata, as GET does."""
     answer = patched.patch(url, 200, operations).json
     assert answer == patched.get(url, 200).json == {**kind.shown, **left}
 
@@ -147,7 +147,7 @@ def test_operations_are_applied_in_their_order(
     ids=lambda body: str(body)[:60],
 )
 def test_a_malformed_patch_is_refused(door: Api, body: Any) -> None:
-    """6.5 [T]: shape, op, path, value: 400 before the queue is looked for."""
+    """6.5 [T]: The server checks shape, op, path and value, and answers 400 before it looks up the queue."""
     assert door.patch(QUEUE, 400, body).json["title"] == "Invalid request body"
 
 
@@ -156,7 +156,7 @@ def test_a_malformed_patch_is_refused(door: Api, body: Any) -> None:
 def test_what_is_not_there_cannot_be_replaced_or_removed(
     patched: Api, verb: str, key: str, url: str, kind: Kind
 ) -> None:
-    """6.5 [T]: 409 for ordinary keys, to which _flavor and _retry_policy belong; nothing changes."""
+    """6.5 [T]: Ordinary keys, including _flavor and _retry_policy, get 409, and nothing changes."""
     conflict = patched.patch(url, 409, [op("add", "a", 2), op(verb, key, 3)]).json
     assert conflict["title"] == "Resource conflict"
     assert key in conflict["description"]
@@ -165,13 +165,13 @@ def test_what_is_not_there_cannot_be_replaced_or_removed(
 
 @pytest.mark.parametrize("key", RESERVED)
 def test_a_reserved_key_can_be_removed_though_never_set(queue: Api, key: str) -> None:
-    """6.5 [T]: a no-op."""
+    """6.5 [T]: The removal has no effect."""
     queue.patch(QUEUE, 200, [op("remove", key)])
     assert stored(queue, QUEUE, KINDS[0]) == {"a": 1, "b": {"c": 2}}
 
 
 def test_removing_a_reserved_key_restores_its_default(queue: Api) -> None:
-    """6.5 [T]: shown and in force."""
+    """6.5 [T]: The default is shown and applies."""
     assert queue.patch(QUEUE, 200, [op("add", TTL, 60)]).json[TTL] == 60
     assert queue.patch(QUEUE, 200, [op("remove", TTL)]).json[TTL] == 3600
     [message] = queue.send("jobs", 1)
@@ -179,14 +179,14 @@ def test_removing_a_reserved_key_restores_its_default(queue: Api) -> None:
 
 
 def test_no_part_of_a_failing_patch_is_kept(patched: Api, url: str, kind: Kind) -> None:
-    """6.5: a bad value at the end leaves the queue as it was."""
+    """6.5: An invalid value at the end leaves the queue unchanged."""
     refused = patched.patch(url, 400, [op("add", "a", 2), op("add", "n", 3), op("add", TTL, 59)]).json
     assert refused["title"] == "Invalid request body"
     assert stored(patched, url, kind) == {"a": 1, "b": {"c": 2}}
 
 
 def test_a_bad_value_that_a_later_operation_mends_is_fine(patched: Api, url: str, kind: Kind) -> None:
-    """6.5: only the resulting metadata are validated."""
+    """6.5: Only the resulting metadata are validated."""
     patched.patch(url, 200, [op("add", TTL, 59), op("replace", TTL, 61)])
     assert stored(patched, url, kind)[TTL] == 61
 
@@ -205,7 +205,7 @@ FAILURES = {
 
 @every_row("first", FAILURES)
 def test_failures_are_reported_in_their_order(compose, first: str, url: str, kind: Kind) -> None:
-    """6.5: size, media type, shape, missing queue, conflict, values: the first of them is reported."""
+    """6.5: The order is size, media type, shape, missing queue, conflict, values. The first failure is reported."""
     api = compose(max_queue_metadata=256).fresh()
     api.put(url, 201)
     later = list(FAILURES)[list(FAILURES).index(first) :]
@@ -224,7 +224,7 @@ def test_failures_are_reported_in_their_order(compose, first: str, url: str, kin
 
 @pytest.mark.parametrize("body", [[], [ADD]])
 def test_a_missing_queue_is_not_created(api: Api, body: list[Any], kind: Kind) -> None:
-    """6.5 [T]: 404, for an empty patch too."""
+    """6.5 [T]: The server answers 404, even to an empty patch."""
     assert api.patch(f"{kind.path}/nowhere", 404, body).json["title"] == "Not found"
     assert api.names(kind) == []
 
@@ -235,7 +235,7 @@ def test_an_object_in_place_of_the_array_is_refused_not_a_failure(patched: Api, 
 
 
 def test_a_client_can_replace_the_metadata_as_a_whole(queue: Api) -> None:
-    """6.5, 17: what python-zaqarclient sends to go from one set of keys to another."""
+    """6.5, 17: python-zaqarclient sends such patches to replace a set of keys by another."""
     shown, wanted = queue.get(QUEUE, 200).json, {"a": 5, "z": "new", "_max_claim_count": 3}
     operations = [op("replace" if shown.get(key) is not None else "add", key, wanted[key]) for key in wanted]
     operations += [op("remove", key) for key in shown if key not in wanted]
@@ -243,7 +243,7 @@ def test_a_client_can_replace_the_metadata_as_a_whole(queue: Api) -> None:
 
 
 def test_reserved_metadata_set_with_add_are_visible(queue: Api) -> None:
-    """17 (tempest): all of them in one patch."""
+    """17 (tempest): One patch sets all of them."""
     values = {
         "_max_messages_post_size": 900,
         "_default_message_ttl": 1000,
@@ -257,7 +257,7 @@ def test_reserved_metadata_set_with_add_are_visible(queue: Api) -> None:
 
 
 def test_a_patch_does_not_touch_messages_or_neighbours(queue: Api) -> None:
-    """6.5: only this queue's metadata change."""
+    """6.5: Only this queue's metadata change."""
     queue.put("/v2/queues/jobs2", 201, {"a": 1})
     queue.send("jobs", "kept")
     queue.patch(QUEUE, 200, [op("replace", "a", 2)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates and quotas over HTTP: refusals, headers, states, and who may change them (tenancy 5, 6)."""
+"""Rates and quotas over HTTP: refusals, headers, project states, and administration (tenancy 5, 6)."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.one_store
 QUEUE = "/v2/queues/jobs"
 POSTED = {"messages": [{"body": 1}]}
 ADMIN = frozenset({"admin"})
-# The use of a project that has nothing.
+# The usage of an empty project.
 NOTHING = dict.fromkeys(
     ("queues", "topics", "tokens", "stages", "fences", "producers", "stored_messages", "stored_bytes"), 0
 )
@@ -48,7 +48,7 @@ Bounded = Callable[..., Scoped]
 
 @pytest.fixture
 def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounded:
-    """Callers of a server with these quotas for every project, for which time stands still."""
+    """Return a function that builds callers of a server with the given quotas, on a clock that stands still."""
 
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
@@ -62,12 +62,12 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
 
 
 def parsed(header: str) -> dict[str, dict[str, Any]]:
-    """A list of strings with parameters, by RFC 9651."""
+    """Return the members of a list of strings with parameters, parsed by RFC 9651."""
     return dict(http_sf.parse(header.encode(), tltype="list"))
 
 
 def spend(caller: Caller, requests: int) -> Any:
-    """The answer to the first request that is refused."""
+    """Return the response to the first refused request."""
     for _ in range(requests):
         answer = caller.call("GET", "/v2/queues", None)
         if answer.status_int != 200:
@@ -76,7 +76,7 @@ def spend(caller: Caller, requests: int) -> Any:
 
 
 def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
-    """429, the name of the limit, when to come again; other projects do not notice."""
+    """The server answers 429 with the name of the limit and Retry-After; other projects are not affected."""
     scoped = bounded(requests=5)
     refused = spend(scoped.api(), 30)
     assert refused.status_int == 429
@@ -93,7 +93,10 @@ def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
 
 @pytest.mark.parametrize("kind", ["queues", "topics"])
 def test_large_metadata_of_queues_and_topics_have_a_bound(bounded: Bounded, clock: ManualClock, kind: str) -> None:
-    """In all, by creation and by change; the first 4096 bytes of each are free, and what is removed makes room."""
+    """The limit is for the total, at creation and change.
+
+    The first 4096 bytes of each are free, and removal makes room.
+    """
     caller = bounded(metadata_bytes=100_000).api()
 
     def size(path: str, wanted: int, status: int = 201) -> Any:
@@ -118,7 +121,7 @@ def test_large_metadata_of_queues_and_topics_have_a_bound(bounded: Bounded, cloc
 
 
 def test_answers_say_what_is_left(bounded: Bounded) -> None:
-    """draft-ietf-httpapi-ratelimit-headers-10, as lists of RFC 9651."""
+    """The headers follow draft-ietf-httpapi-ratelimit-headers-10, as lists of RFC 9651."""
     caller = bounded(requests=1000, messages=10_000, bytes=1 << 20).api()
     answer = caller.get("/v2/queues", 200)
     assert answer.headers["RateLimit-Policy"] == (
@@ -147,7 +150,7 @@ def test_messages_are_counted_where_they_come_in(bounded: Bounded, method: str, 
 
 
 def test_messages_are_counted_where_they_are_handed_out(bounded: Bounded) -> None:
-    """Claimed and popped ones; those that are only looked at are not."""
+    """Claimed and popped messages count; listed messages do not."""
     owner = bounded().api()
     owner.send("jobs", *range(20))
     caller = bounded(messages=3).api()
@@ -159,7 +162,7 @@ def test_messages_are_counted_where_they_are_handed_out(bounded: Bounded) -> Non
 
 @pytest.mark.parametrize("verb", ["history/replay", "redrive"])
 def test_messages_are_counted_where_they_come_in_once_more(bounded: Bounded, verb: str) -> None:
-    """A request that has thousands of them posted anew is no way around the rate."""
+    """A request that makes the server post thousands of messages does not bypass the rate."""
     owner = bounded().api()
     owner.put(QUEUE, 201, {"_history_ttl": 600})
     owner.send("jobs", *range(20))
@@ -177,7 +180,10 @@ def test_bytes_are_counted_both_ways(bounded: Bounded) -> None:
 
 
 def test_zaqars_client_is_told_503(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
-    """It takes 429 for success: a refused post would be a lost message. The metrics count it as what it is."""
+    """The client treats 429 as success, so a refused post would lose a message.
+
+    The metrics count the refusal by its true cause.
+    """
     metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
     scoped = bounded(requests=1)
     caller = scoped.api(app=scoped.build(events=metrics))
@@ -192,7 +198,7 @@ def test_zaqars_client_is_told_503(bounded: Bounded, storage: Storage, clock: Ma
 def test_a_refusal_for_the_state_of_a_project_has_its_own_reason(
     bounded: Bounded, storage: Storage, clock: ManualClock
 ) -> None:
-    """No credential has failed. An administrator has suspended the project."""
+    """No credential has failed: an administrator suspended the project."""
     metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
     scoped = bounded(requests=50)
     app = scoped.build(events=metrics)
@@ -208,7 +214,10 @@ def test_a_refusal_for_the_state_of_a_project_has_its_own_reason(
 
 
 def test_refusals_are_counted_by_their_cause(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
-    """A missing credential, a scope, a rate and a quota. The 403 of a claimed message is no refusal of these kinds."""
+    """The causes are a missing credential, a scope, a rate and a quota.
+
+    The 403 for the deletion of a claimed message is not such a refusal.
+    """
     metrics = Metrics(storage, clock, store="memory", engine="none", max_waiters=1, max_streams=1)
     scoped = bounded(requests=50, queues=1)
     app = scoped.build(events=metrics)
@@ -242,7 +251,7 @@ def test_a_body_that_is_refused_is_not_read(bounded: Bounded) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_one_thing_more_than_the_quota_is_403(bounded: Bounded, kind: str) -> None:
-    """At creation, however it comes about; what exists goes on."""
+    """The quota applies to every way of creation; existing queues and topics still work."""
     caller = bounded(**{f"{kind}s": 2}).api()
     for name in "ab":
         caller.put(f"/v2/{kind}s/{name}", 201)
@@ -256,7 +265,7 @@ def test_one_thing_more_than_the_quota_is_403(bounded: Bounded, kind: str) -> No
 
 
 def test_queues_that_a_move_would_make_count_too(bounded: Bounded) -> None:
-    """Settle by move and bury, redrive and staged posts: refused before anything is done."""
+    """The server refuses moves, bury, redrives and staged posts before it changes anything."""
     caller = bounded(queues=2).api()
     caller.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
     caller.put("/v2/queues/there", 201)
@@ -311,7 +320,7 @@ def test_what_was_removed_makes_room_within_a_second(bounded: Bounded, clock: Ma
 
 
 def test_a_repeat_of_a_post_is_not_one_too_much(bounded: Bounded) -> None:
-    """Its messages are there already; staged ones too."""
+    """The messages are already stored or staged."""
     caller = bounded(stored_messages=2).api()
     paths = {f"{QUEUE}/messages": 201, f"{QUEUE}/messages?stage=s": 202}
     firsts = [caller.post(path, status, POSTED, headers={"Idempotency-Key": path}) for path, status in paths.items()]
@@ -339,7 +348,7 @@ def test_a_stream_pays_for_what_it_sends(bounded: Bounded) -> None:
 
 
 def test_a_share_of_the_threads(bounded: Bounded) -> None:
-    """What is being worked on counts, and what is over does not."""
+    """Only requests in progress count."""
     scoped = bounded(threads=8, share=25)
     caller = scoped.api()
     for _ in range(10):
@@ -347,11 +356,11 @@ def test_a_share_of_the_threads(bounded: Bounded) -> None:
         caller.get("/v2/queues/nothing/messages/a", 404)
 
 
-# What an administrator says.
+# Administration.
 
 
 def unsaid(caller: Caller) -> dict[str, Any]:
-    """A project that has nothing, and of which nothing was said."""
+    """Return the administrator's view of an empty project without settings."""
     said = {"project": caller.project, "state": "active", "limits": {}, "deleting": False}
     return said | {"used": NOTHING, "exact": dict.fromkeys(NOTHING, True), "age": 0}
 
@@ -427,7 +436,10 @@ def test_states_of_a_project(bounded: Bounded, state: str, reads: int, writes: i
 
 
 def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: Storage, clock: ManualClock) -> None:
-    """202, and a look shows how far; in the end nothing is left, the quota neither, but what is the deployment's."""
+    """The server answers 202, and reads show the progress.
+
+    In the end only objects of the deployment are left, and not even the quota.
+    """
     scoped, tokens = bounded(), Tokens(storage.documents, clock)
     caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
     kept, lost = (tokens.create(Grant(project=caller.project, roles=[role])).token.id for role in ("admin", "member"))
@@ -512,13 +524,13 @@ def test_an_administrator_of_a_suspended_project_can_still_administer(bounded: B
 
 
 def test_where_nobody_is_asked_who_it_is_there_is_nothing_to_administer(scoped: Scoped) -> None:
-    """Without a strategy the routes say so, and nobody is bounded."""
+    """Without a strategy the routes answer 400, and no quota applies."""
     assert scoped.api(roles=ADMIN).get("/v2/admin/projects", 400).json["title"] == "Not implemented"
     assert Identity("x").roles == frozenset()
 
 
 class Dozing:
-    """Documents of a store that answers now and then."""
+    """Documents of a store that is available only at times."""
 
     def __init__(self, documents: Any) -> None:
         self._documents = documents
@@ -532,7 +544,7 @@ class Dozing:
         return getattr(self._documents, name)
 
 
-def test_what_nobody_knows_is_not_allowed(
+def test_a_request_of_a_project_with_an_unknown_state_is_refused(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a project's state is known, the server answers 503 while the store is down.
@@ -560,7 +572,7 @@ def test_what_nobody_knows_is_not_allowed(
 
 
 def test_two_changes_of_a_project_at_once_are_both_kept(storage: Storage, clock: ManualClock) -> None:
-    """An administrator who writes between another one's read and write loses nothing to it."""
+    """If an administrator writes between another's read and write, both changes are kept."""
     quotas = Broker(storage, clock, quota=UNBOUNDED).quotas
     assert quotas is not None
     rivals = iter([lambda project: structs.replace(project, state=State.SUSPENDED)])
@@ -577,7 +589,7 @@ def test_two_changes_of_a_project_at_once_are_both_kept(storage: Storage, clock:
 def test_a_suspended_project_waits_no_more(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long poll is refused, and a stream ends, though they began before."""
+    """A long poll that has begun is refused, and an open stream ends."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
     broker = Broker(storage, clock, quota=UNBOUNDED)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of things that a project may have, over HTTP: stages, fences, producers, queues that others name; what it
-stores; its share of waiters and streams; and the list of all projects (tenancy 5, 6). Rates are in ``test_quota``."""
+"""Quotas of numbers of objects, stored bytes, waiters and streams over HTTP, and the list of projects (tenancy 5, 6).
+
+The objects are stages, fences, producers, and queues that other queues name. ``test_quota`` covers rates.
+"""
 
 import threading
 from collections.abc import Callable
@@ -35,7 +37,7 @@ Bounded = Callable[..., Scoped]
 
 @pytest.fixture
 def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounded:
-    """Callers of a server with these quotas for every project; ``slots``: its waiters and streams."""
+    """Return a function that builds callers with the given quotas. ``slots`` limits waiters and streams."""
 
     def build(slots: int = 40, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
@@ -68,7 +70,7 @@ MAKE: dict[Work, Callable[..., Any]] = {Work.STAGE: stage, Work.FENCE: fence, Wo
 @pytest.mark.every_store
 @pytest.mark.parametrize("work", MAKE)
 def test_one_name_more_than_the_quota_is_403(bounded: Bounded, work: Work) -> None:
-    """What is there goes on, and is shown."""
+    """Existing objects still work and are listed."""
     caller, make = bounded(**{work: 2}).api(), MAKE[work]
     for name in "abab":
         make(caller, name)
@@ -93,7 +95,7 @@ def test_stages_that_are_dropped_or_committed_make_room(bounded: Bounded) -> Non
 
 @pytest.mark.one_store
 def test_a_repeat_of_what_was_staged_is_answered_though_its_stage_has_gone(bounded: Bounded) -> None:
-    """It makes no stage."""
+    """The repeat creates no stage."""
     caller = bounded(stages=1).api()
     first = stage(caller, "a", **{"Idempotency-Key": "k"})
     commit(caller, "etl", publish=("a",))
@@ -118,15 +120,15 @@ def test_what_is_there_costs_no_second_question(
     monkeypatch.setattr(storage.transactions, "count", counting)
     for _ in range(5):
         MAKE[work](caller, "a")
-    assert asked == ["a", "a"]  # when it was made, and when it was met
+    assert asked == ["a", "a"]  # once at creation and once when it is used
 
 
-# Queues that others name.
+# Queues that other queues name.
 
 
 @pytest.mark.one_store
 def test_targets_of_one_request_are_counted_together(bounded: Bounded) -> None:
-    """Refused before anything is done; what fits goes."""
+    """The server refuses the request before it changes anything; a request within the quota succeeds."""
     caller = bounded(queues=3).api()
     caller.put(QUEUE, 201, {"_dead_letter_queue": "dead"})
     caller.put("/v2/queues/there", 201)
@@ -142,8 +144,10 @@ def test_targets_of_one_request_are_counted_together(bounded: Bounded) -> None:
 
 @pytest.mark.one_store
 def test_a_dead_letter_queue_is_counted_where_it_is_named(bounded: Bounded) -> None:
-    """By PUT beside the queue that is made, and by PATCH; one that is there may be named, and a PUT of a queue that is
-    there changes nothing."""
+    """PUT counts it with the new queue, PATCH counts it too.
+
+    An existing queue may be named, and a PUT of an existing queue changes nothing.
+    """
     caller = bounded(queues=2).api()
     caller.put("/v2/queues/a", 201)
     refused = caller.put("/v2/queues/b", 403, {"_dead_letter_queue": "dead"})
@@ -158,7 +162,7 @@ def test_a_dead_letter_queue_is_counted_where_it_is_named(bounded: Bounded) -> N
 
 @pytest.mark.one_store
 def test_a_claim_makes_the_dead_letter_queue_whatever_the_quota(bounded: Bounded, clock: ManualClock) -> None:
-    """Since it was named there was no room left: no claim fails for that, and the queue counts from then on."""
+    """The queue was named while there was room, so no claim fails; from then on the queue counts."""
     caller = bounded(queues=2).api()
     caller.put(QUEUE, 201, {"_dead_letter_queue": "dead", "_max_claim_count": 1})
     caller.put("/v2/queues/there", 201)
@@ -171,11 +175,11 @@ def test_a_claim_makes_the_dead_letter_queue_whatever_the_quota(bounded: Bounded
     caller.put("/v2/queues/more", 403)
 
 
-# At the same moment.
+# Simultaneous requests.
 
 
 def meeting(count: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb, whose first two callers are answered together; one that nobody joins waits for a second."""
+    """Wrap the verb so that two callers get their responses together; a single caller waits a second."""
     barrier = threading.Barrier(2)
 
     def counting(*asked: Any) -> Any:
@@ -192,7 +196,7 @@ def meeting(count: Callable[..., Any]) -> Callable[..., Any]:
 def test_requests_at_the_same_moment_make_none_too_many(
     bounded: Bounded, storage: Storage, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
-    """Of those that one process serves: whoever counts knows what others were let make."""
+    """Within a process, each check of a quota includes the creations that other requests have been granted."""
     caller = bounded(**dict.fromkeys(("queues", "topics", "stages", "fences", "producers"), 1)).api()
     if made == "stage":
         caller.put(QUEUE, 201)
@@ -219,7 +223,7 @@ def test_requests_at_the_same_moment_make_none_too_many(
     assert statuses[1] == 403
 
 
-# What is stored.
+# Stored messages.
 
 
 @pytest.mark.every_store
@@ -227,7 +231,7 @@ def test_requests_at_the_same_moment_make_none_too_many(
 def test_a_quota_lowered_below_use_stops_posts_and_nothing_else(
     bounded: Bounded, storage: Storage, clock: ManualClock, bound: dict[str, int]
 ) -> None:
-    """Stores that do not know what they have stored refuse nothing."""
+    """Stores that do not know their usage refuse nothing."""
     scoped = bounded()
     caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
     caller.send("jobs", 1, 2, 3, 4)
@@ -247,7 +251,7 @@ def test_a_quota_lowered_below_use_stops_posts_and_nothing_else(
 
 @pytest.mark.one_store
 def test_history_and_remembered_answers_take_room(bounded: Bounded) -> None:
-    """Consumed messages that are kept leave none for others."""
+    """Consumed messages that are kept count towards the quota."""
     scoped = bounded()
     caller, administrator = scoped.api(), scoped.api(project="operators", roles=ADMIN)
     caller.put(QUEUE, 201, {"_history_ttl": 600})
@@ -272,7 +276,7 @@ def test_history_and_remembered_answers_take_room(bounded: Bounded) -> None:
 
 @pytest.mark.one_store
 def test_a_waiter_beyond_the_share_is_answered_at_once(bounded: Bounded) -> None:
-    """With Retry-After: 1; others still wait. A project's own share wins over that of all."""
+    """The server answers with Retry-After: 1; others still wait. A project's own share takes precedence."""
     scoped = bounded(slots=8)
     caller, other = scoped.api(), scoped.api(project="other")
     third = scoped.api(project="third")
@@ -289,7 +293,7 @@ def test_a_waiter_beyond_the_share_is_answered_at_once(bounded: Bounded) -> None
 
 
 def waiting(scoped: Scoped, caller: Caller) -> ExitStack:
-    """A claim of the caller's that waits until the end of the block, and gets a message then."""
+    """Return a context in which a claim waits; the claim gets a message at the end."""
     answers: list[int] = []
     queue = f"wait-{uuid4()}"
     thread = threading.Thread(
@@ -328,11 +332,11 @@ def test_a_stream_beyond_the_share_is_refused(bounded: Bounded) -> None:
             assert f"at most 8 concurrent streams, and {share} for one project" in said
 
 
-# All projects.
+# The list of projects.
 
 
 def listed(administrator: Caller, marker: str = "", limit: int = 5) -> dict[str, Any]:
-    """All projects behind the marker, read page by page."""
+    """Return all projects after the marker, read page by page."""
     found, path = {}, f"/v2/admin/projects?limit={limit}&marker={marker}"
     while True:
         page = administrator.get(path, 200).json
@@ -356,7 +360,7 @@ MAKERS: dict[str, Callable[[Caller], Any]] = {
 @pytest.mark.one_store
 @pytest.mark.parametrize("bound", [0, 1000])
 def test_all_projects_that_have_something_are_listed(bounded: Bounded, bound: int) -> None:
-    """With their use; whether their numbers are bounded or not. Those who only look are not there."""
+    """The list has their usage, whether or not a quota applies. Projects that only read are not listed."""
     scoped = bounded(**dict.fromkeys(("queues", "topics", "stages", "fences", "producers"), bound))
     administrator = scoped.api(project="operators", roles=ADMIN)
     callers = {name: scoped.api(project=f"list-{bound}-{name}") for name in MAKERS}
@@ -392,7 +396,7 @@ def test_a_deleted_project_is_listed_no_more_until_it_makes_something(bounded: B
 
 
 def test_the_largest_recent_uses_are_known_without_reading_the_store() -> None:
-    """The uses of storage and metadata that this process has checked within ``REPORTED_AGE``; no new rate limiters."""
+    """The list has usage of storage and metadata checked within ``REPORTED_AGE``, and creates no rate limiters."""
     store, moment = connect("memory:"), [1000.0]
     rates = Rates(1, lambda: moment[0])
     quota = structs.replace(UNBOUNDED, stored_messages=4, stored_bytes=10_000, metadata_bytes=1000, queues=4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of raw requests against real servers: each engine, and both parsers of gunicorn in turn."""
+"""The table of raw requests, sent to servers of each engine and of both parsers of gunicorn."""
 
 import asyncio
 import json
@@ -16,23 +16,23 @@ from tests.servers import ZqServer
 pytestmark = pytest.mark.slow
 
 PYTHON_PARSER = "import sys\nsys.modules['gunicorn_h1c'] = None\n"
-"""A ``sitecustomize`` under which the C parser is not installed."""
+"""A ``sitecustomize`` module that hides the C parser."""
 PARSERS = ["gunicorn", "gunicorn with the Python parser"]
 ENGINES = [*rotated(PARSERS, 1), "granian"]
 WITHIN = 30.0
-"""Seconds for an answer. Every head has more, so that no deadline refuses one."""
+"""Seconds for a response. The deadline of the server for headers is longer, so it refuses no request."""
 WITHIN_PENDING = 3.0
-"""Seconds for the answer to a request that the engine is known not to refuse."""
+"""Seconds for the response to a request that the engine is known to accept."""
 SILENCE = 0.5
-"""Seconds without another byte after which an answer is complete."""
+"""Seconds without another byte after which a response is complete."""
 TOGETHER = 32
-"""Connections at a time."""
+"""Number of simultaneous connections."""
 NO_ANSWER = b"no answer, and no end"
 
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ZqServer]]:
-    """An engine's name and a server of it."""
+    """Return an engine's name and a server that runs it."""
     name, _, parser = str(request.param).partition(" ")
     env = {"OS_SERVER__HEAD_TIMEOUT": "60"}
     if request.param == "gunicorn":
@@ -45,7 +45,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
 
 async def exchange(port: int, raw: bytes, patience: float) -> bytes:
-    """Send a request on a connection of its own; return all bytes until the end, or one answer and a pause."""
+    """Send a request on a connection of its own. Return all bytes until the end or until a pause after a response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = b""
     try:
@@ -64,7 +64,7 @@ async def exchange(port: int, raw: bytes, patience: float) -> bytes:
 
 
 async def answers(port: int, table: list[Row], engine: str) -> list[bytes]:
-    """Send all requests of a table, ``TOGETHER`` at a time; return their answers in the order of the table."""
+    """Send all requests of a table, ``TOGETHER`` at a time; return their responses in the order of the table."""
     places = asyncio.Semaphore(TOGETHER)
 
     async def one(row: Row) -> bytes:
@@ -80,7 +80,7 @@ def status(received: bytes) -> int:
 
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_raw_requests_are_answered_as_the_table_says(engine: tuple[str, ZqServer]) -> None:
-    """Every parser refuses alike and never answers 500. The table has the rows that an engine does not refuse yet."""
+    """Every parser refuses the same requests and never answers 500. The table lists the exceptions of each engine."""
     name, server = engine
     table = rows()
     wrong = []
@@ -95,7 +95,7 @@ def test_raw_requests_are_answered_as_the_table_says(engine: tuple[str, ZqServer
 
 
 def mistake(row: Row, got: bytes, engine: str) -> str:
-    """Return what is wrong with an answer, or "". A refusal has a title and a sentence and quotes nothing.
+    """Return the error in a response, or "". A refusal must have a title and a description and quote nothing.
 
     gunicorn's own refusals are pages of HTML, and Granian's parser refuses without a body.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a message stays away that came back, and the metadata that say so (extensions 4)."""
+"""Redelivery delays of messages, and the metadata that set them (extensions 4)."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def add(key: str, value: Any) -> list[dict[str, Any]]:
 
 @every_row(("key", "value"), FINE)
 def test_a_value_in_range_is_taken_and_shown_only_when_set(api: Api, key: str, value: Any) -> None:
-    """By PUT and by PATCH; otherwise a queue shows what the base shows, which clients compare."""
+    """PUT and PATCH accept the value. Without a value a queue shows only the base metadata, which clients compare."""
     api = api.fresh()
     api.put(JOBS, 201, {key: value})
     assert api.get(JOBS, 200).json == {**RESERVED, key: value}
@@ -53,7 +53,7 @@ def test_a_value_in_range_is_taken_and_shown_only_when_set(api: Api, key: str, v
 
 @every_row(("key", "value", "words"), WRONG)
 def test_a_wrong_value_is_refused_with_the_bound(api: Api, key: str, value: Any, words: str) -> None:
-    """400 that names the key; nothing is created or changed."""
+    """The server answers 400, names the key, and changes nothing."""
     api = api.fresh()
     api.put("/v2/queues/other", 201)
     for refused in (api.put(JOBS, 400, {key: value}), api.patch("/v2/queues/other", 400, add(key, value))):
@@ -64,7 +64,7 @@ def test_a_wrong_value_is_refused_with_the_bound(api: Api, key: str, value: Any,
 
 
 def test_the_bounds_are_those_of_the_server(compose: Any) -> None:
-    """max_message_delay and max_message_ttl."""
+    """The limits are max_message_delay and max_message_ttl."""
     api = compose(max_message_delay=5, max_message_ttl=7200, default_message_delay=0)
     assert "from 0 to 5" in api.put(JOBS, 400, {DELAY: 6}).json["description"]
     assert "7200" in api.put(JOBS, 400, {HISTORY: 7201}).json["description"]
@@ -72,7 +72,7 @@ def test_the_bounds_are_those_of_the_server(compose: Any) -> None:
 
 
 def waits(api: Api, clock: ManualClock, expected: int) -> None:
-    """The message of the queue can be claimed ``expected`` seconds from now and no moment earlier."""
+    """Assert that the queue's message can be claimed ``expected`` seconds from now and not earlier."""
     if expected:
         api.post(f"{JOBS}/claims", 204)
         clock.advance(expected - 0.1)
@@ -96,7 +96,7 @@ def waits(api: Api, clock: ManualClock, expected: int) -> None:
 def test_a_message_that_came_back_waits(
     api: Api, clock: ManualClock, by: str, metadata: dict[str, Any], expected: list[int]
 ) -> None:
-    """After a claim that lapsed or gave it back without a delay; the cap is max_message_delay unless set."""
+    """This holds after a claim that expired or released it without a delay; the default cap is max_message_delay."""
     api.put(JOBS, 201, metadata)
     [message] = api.send("jobs", "again", ttl=100000)
     for wait in expected:
@@ -113,7 +113,7 @@ def test_a_message_that_came_back_waits(
 
 @pytest.mark.parametrize("delay", [0, 5])
 def test_a_delay_of_the_release_counts_instead(api: Api, clock: ManualClock, delay: int) -> None:
-    """An explicit one, on DELETE and in a settlement."""
+    """The delay may be in a DELETE or in a settlement."""
     api.put(JOBS, 201, {DELAY: 300})
     [message] = api.send("jobs", "again")
     claim, _ = api.claim("jobs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters go back (extensions 4)."""
+"""Redrives of dead letters (extensions 4)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ DEAD = "/v2/queues/dead"
 
 
 def bury(api: Api, queue: str, *bodies: Any) -> list[str]:
-    """Messages of ``queue`` that died; their ids."""
+    """Send messages to ``queue``, bury them, and return their ids."""
     api.call("PUT", f"/v2/queues/{queue}", None, {"_dead_letter_queue": "dead"})
     ids = api.send(queue, *bodies)
     claim, _ = api.claim(queue, limit=20)
@@ -28,7 +28,7 @@ def redrive(api: Api, **terms: Any) -> tuple[int, int]:
 
 
 def test_each_dead_letter_goes_back_to_its_origin(api: Api, clock: ManualClock) -> None:
-    """As a move: same id, age and count start anew, and what it remembered as a dead letter is forgotten."""
+    """A redrive keeps the id, resets age and claim count, and removes the details of a dead letter."""
     [a] = bury(api, "jobs", "a")
     bury(api, "mail", "b")
     clock.advance(50)
@@ -40,7 +40,7 @@ def test_each_dead_letter_goes_back_to_its_origin(api: Api, clock: ManualClock) 
 
 
 def test_a_redrive_may_have_another_aim(api: Api) -> None:
-    """``to``: any queue, made if it is missing; messages that are no dead letters go too."""
+    """``to`` may be any queue and is created if missing; other messages of the dead-letter queue move too."""
     bury(api, "jobs", "a")
     api.send("dead", "posted")
     assert redrive(api, to="elsewhere") == (2, 0)
@@ -48,7 +48,7 @@ def test_a_redrive_may_have_another_aim(api: Api) -> None:
 
 
 def test_a_redrive_stops_at_its_limit(api: Api) -> None:
-    """The oldest go first, and the answer says how many are left."""
+    """The oldest messages move first, and the response has the number of the others."""
     bury(api, "jobs", *range(5))
     assert redrive(api, limit=2) == (2, 3)
     assert api.seen("jobs") == [0, 1]
@@ -57,7 +57,7 @@ def test_a_redrive_stops_at_its_limit(api: Api) -> None:
 
 
 def test_a_redrive_of_one_origin_leaves_the_others(api: Api) -> None:
-    """The limit and the dry run count the messages of that origin only; the walk passes those of others."""
+    """The limit and the dry run count only messages of that origin; messages of other origins are skipped."""
     bury(api, "mail", *range(3))
     for start in range(0, 120, 20):
         bury(api, "other", *range(start, start + 20))
@@ -73,7 +73,7 @@ def test_a_redrive_of_one_origin_leaves_the_others(api: Api) -> None:
 
 
 def test_a_redrive_goes_through_many(api: Api) -> None:
-    """More than it moves at a time, in order."""
+    """The redrive moves more messages than fit in a batch, in order."""
     for start in range(0, 260, 20):
         bury(api, "jobs", *range(start, start + 20))
     assert redrive(api, limit=250) == (250, 10)
@@ -82,7 +82,7 @@ def test_a_redrive_goes_through_many(api: Api) -> None:
 
 
 def test_only_what_is_ready_goes(api: Api, clock: ManualClock) -> None:
-    """What somebody holds or what is delayed stays."""
+    """Claimed and delayed messages stay."""
     api.put(DEAD, 201, {"_redelivery_delay": 60})
     bury(api, "jobs", "held", "delayed", "ready")
     claim, _ = api.claim("dead", limit=1)
@@ -95,7 +95,7 @@ def test_only_what_is_ready_goes(api: Api, clock: ManualClock) -> None:
 
 
 def test_the_default_delay_of_the_aim_holds(api: Api, clock: ManualClock) -> None:
-    """As for a move without a delay."""
+    """The delay applies as for a move without a delay."""
     bury(api, "jobs", "a")
     api.put("/v2/queues/slow", 201, {"_default_message_delay": 30})
     redrive(api, to="slow")
@@ -105,7 +105,7 @@ def test_the_default_delay_of_the_aim_holds(api: Api, clock: ManualClock) -> Non
 
 
 def test_a_message_without_origin_needs_an_aim(api: Api) -> None:
-    """400 when it is the first, else the redrive stops before it."""
+    """The server answers 400 if such a message is the first; otherwise the redrive stops before it."""
     bury(api, "jobs", "a")
     api.send("dead", "posted")
     bury(api, "jobs", "b")
@@ -115,13 +115,12 @@ def test_a_message_without_origin_needs_an_aim(api: Api) -> None:
 
 
 def test_nothing_to_redrive_is_fine(api: Api) -> None:
-    """A missing queue too, and it stays missing."""
+    """A missing queue is accepted too, and is not created."""
     assert redrive(api) == (0, 0)
     assert api.queues() == []
 
 
 def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
-    """The body is optional."""
     bury(api, "jobs", "a")
     assert api.post(f"{DEAD}/redrive", 200).json == {"moved": 1, "remaining": 0}
 
@@ -143,7 +142,7 @@ def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
     ],
 )
 def test_a_wrong_redrive_is_refused(api: Api, body: Any, words: str) -> None:
-    """400 with field and bound; nothing moves."""
+    """The server answers 400, names field and limit, and moves nothing."""
     api = api.fresh()
     bury(api, "jobs", "a")
     assert words in api.post(f"{DEAD}/redrive", 400, body).json["description"]
@@ -151,7 +150,6 @@ def test_a_wrong_redrive_is_refused(api: Api, body: Any, words: str) -> None:
 
 
 def test_a_redrive_stays_in_its_project(api: Api) -> None:
-    """L8."""
     bury(api, "jobs", "a")
     assert api.tenant("other").post(f"{DEAD}/redrive", 200).json == {"moved": 0, "remaining": 0}
     assert api.seen("dead") == ["a"]
@@ -163,7 +161,7 @@ def dry_run(api: Api, **terms: Any) -> dict[str, Any]:
 
 
 def test_a_dry_run_tells_what_a_redrive_does(api: Api) -> None:
-    """By origin, those of a deleted queue apart: it would be made anew. Nothing moves until then."""
+    """The response has counts by origin, with deleted origins apart, which the redrive would create. Nothing moves."""
     bury(api, "jobs", *range(12))
     bury(api, "old", "b", "c")
     bury(api, "mail", "d")
@@ -182,7 +180,7 @@ def test_a_dry_run_tells_what_a_redrive_does(api: Api) -> None:
 
 
 def test_a_dry_run_stops_where_the_redrive_would(api: Api) -> None:
-    """At its limit, and before a message that has nowhere to go; beyond that one it only counts."""
+    """The dry run stops at the limit and before a message without an origin; messages behind it are only counted."""
     bury(api, "jobs", 1, 2)
     api.send("dead", "posted")
     bury(api, "jobs", 3)
@@ -198,7 +196,7 @@ def test_a_dry_run_stops_where_the_redrive_would(api: Api) -> None:
 
 
 def test_a_dry_run_goes_through_many_and_leaves_out_what_is_not_ready(api: Api) -> None:
-    """More than a page of the store."""
+    """The queue is longer than a page of the store."""
     for start in range(0, 240, 20):
         bury(api, "jobs", *range(start, start + 20))
     api.claim("dead", limit=15)
@@ -206,8 +204,11 @@ def test_a_dry_run_goes_through_many_and_leaves_out_what_is_not_ready(api: Api) 
     assert redrive(api) == (225, 0)
 
 
-def test_named_messages_go_alone(api: Api) -> None:
-    """In the order of naming; those that are gone, held, or in another queue are lost, and the dry run says so too."""
+def test_a_redrive_by_ids_moves_only_these_messages(api: Api) -> None:
+    """Messages move in the order of the ids.
+
+    Deleted and claimed ids and ids of other queues are lost, in the dry run too.
+    """
     held, *ids = bury(api, "jobs", *range(5))
     api.claim("dead", limit=1)
     [elsewhere] = api.send("other", "x")
@@ -242,7 +243,7 @@ def test_named_messages_go_alone(api: Api) -> None:
     ],
 )
 def test_wrong_ids_are_refused(api: Api, terms: dict[str, Any], words: str, dry: bool) -> None:
-    """400 with field and bound, in a dry run too; nothing moves."""
+    """The server answers 400 with field and limit, in a dry run too, and moves nothing."""
     api = api.fresh()
     bury(api, "jobs", "a")
     assert words in api.post(f"{DEAD}/redrive", 400, {**terms, "dry_run": dry}).json["description"]
@@ -251,7 +252,7 @@ def test_wrong_ids_are_refused(api: Api, terms: dict[str, Any], words: str, dry:
 
 @pytest.mark.parametrize("value", [1, "true", None, []])
 def test_dry_run_is_true_or_false(api: Api, value: Any) -> None:
-    """Whoever wants a dry run does not get a redrive."""
+    """A client that requests a dry run never gets a redrive."""
     bury(api, "jobs", "a")
     assert "dry_run" in api.post(f"{DEAD}/redrive", 400, {"dry_run": value}).json["description"]
     assert api.seen("dead") == ["a"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settling a claim (extensions 3)."""
+"""Settlement of claims (extensions 3)."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ NOTHING = {"deleted": 0, "released": 0, "moved": 0, "buried": 0, "lost": []}
 
 
 def held(api: Api, *bodies: Any, **terms: int) -> tuple[str, list[str]]:
-    """A claim on new messages with these bodies: its path, and their ids."""
+    """Post messages with these bodies and claim them. Return the path of the claim and the ids."""
     ids = api.send("jobs", *bodies)
     claim, messages = api.claim("jobs", limit=20, **terms)
     assert [message["id"] for message in messages] == ids
@@ -24,7 +24,7 @@ def held(api: Api, *bodies: Any, **terms: int) -> tuple[str, list[str]]:
 
 
 def settle(api: Api, claim: str, **terms: Any) -> dict[str, Any]:
-    """What a settlement did."""
+    """Settle messages and return the counts."""
     return api.post(f"{claim}/settle", 200, terms).json
 
 
@@ -33,7 +33,7 @@ def shown(api: Api, queue: str, message: str) -> dict[str, Any]:
 
 
 def test_every_member_of_a_settlement_in_one_request(api: Api) -> None:
-    """Each message has its own end; what is not named stays held."""
+    """Each message is settled on its own; unnamed messages stay claimed."""
     api.put(JOBS, 201, {"_dead_letter_queue": "dead"})
     claim, [a, b, c, d, e] = held(api, *"abcde")
     done = settle(
@@ -51,7 +51,7 @@ def test_every_member_of_a_settlement_in_one_request(api: Api) -> None:
 
 
 def test_a_star_deletes_whatever_else_the_claim_holds(api: Api) -> None:
-    """Beside what the other members name; and the claim is over."""
+    """Messages that other members name are settled as named, and the claim ends."""
     claim, [a, *_] = held(api, *"abc")
     assert settle(api, claim, delete="*", release=[{"id": a}]) == {**NOTHING, "deleted": 2, "released": 1}
     assert api.seen("jobs", "echo=true&include_claimed=true") == ["a"]
@@ -60,7 +60,7 @@ def test_a_star_deletes_whatever_else_the_claim_holds(api: Api) -> None:
 
 
 def test_a_release_without_delay_returns_to_the_former_place(api: Api) -> None:
-    """Before what was posted later."""
+    """The messages precede later posts."""
     claim, [a, _] = held(api, "a", "b")
     api.send("jobs", "c")
     settle(api, claim, release=[{"id": a}])
@@ -69,7 +69,7 @@ def test_a_release_without_delay_returns_to_the_former_place(api: Api) -> None:
 
 @pytest.mark.parametrize("delay", [0, 1, 900])
 def test_a_release_with_delay_counts_from_now_on_any_queue(api: Api, clock: ManualClock, delay: int) -> None:
-    """Not a moment earlier (L4), and a delay of 0 is one too: behind what was posted meanwhile."""
+    """The message is ready exactly after its delay (L4). With a delay of 0 it follows messages posted since."""
     claim, [a] = held(api, "a", ttl=2000)
     clock.advance(10)
     api.send("jobs", "b")
@@ -85,7 +85,7 @@ def test_a_release_with_delay_counts_from_now_on_any_queue(api: Api, clock: Manu
 
 
 def test_a_moved_message_starts_anew_under_its_id(api: Api, clock: ManualClock) -> None:
-    """Its age restarts, its count is 0, its own ttl counts anew; it is ready behind what is there."""
+    """Age, claim count and ttl restart; the message is ready behind earlier messages of the target."""
     [first] = api.send("next", "first")
     claim, [a] = held(api, {"a": 1})
     clock.advance(30)
@@ -100,7 +100,7 @@ def test_a_moved_message_starts_anew_under_its_id(api: Api, clock: ManualClock) 
 
 @pytest.mark.parametrize("body", [{"new": [1, "é"]}, None, 0, ""])
 def test_a_move_may_bring_a_body_a_ttl_and_a_delay(api: Api, clock: ManualClock, body: Any) -> None:
-    """``null`` is a body; the delay counts on a queue that is not delayed."""
+    """``null`` is a valid body; the delay applies even to a queue without delay."""
     claim, [a] = held(api, "old")
     settle(api, claim, move=[{"id": a, "queue": "next", "body": body, "ttl": 60, "delay": 30}])
     moved = shown(api, "next", a)
@@ -111,7 +111,7 @@ def test_a_move_may_bring_a_body_a_ttl_and_a_delay(api: Api, clock: ManualClock,
 
 
 def test_a_move_has_the_default_delay_of_the_target(api: Api, clock: ManualClock) -> None:
-    """Unless it brings its own; the target's default ttl is for posts."""
+    """A delay of the move takes precedence. The target's default ttl applies only to posts."""
     api.put(NEXT, 201, {"_default_message_delay": 20, "_default_message_ttl": 100})
     claim, [a, b] = held(api, "a", "b")
     settle(api, claim, move=[{"id": a, "queue": "next"}, {"id": b, "queue": "next", "delay": 0}])
@@ -122,14 +122,14 @@ def test_a_move_has_the_default_delay_of_the_target(api: Api, clock: ManualClock
 
 
 def test_moved_messages_stand_in_the_order_of_naming(api: Api) -> None:
-    """Several into one queue join it as one post would."""
+    """Several messages that move into a queue are in the order that one post would give."""
     claim, ids = held(api, *"abc")
     settle(api, claim, move=[{"id": id, "queue": "next"} for id in reversed(ids)])
     assert api.seen("next") == ["c", "b", "a"]
 
 
 def test_the_checksum_follows_the_body(compose: Any) -> None:
-    """Contract 7.10: a new body has a new one, an old body keeps its own."""
+    """Contract 7.10: A new body gets a new checksum, and an old body keeps its own."""
     api = compose(checksum=True)
     claim, [a, b] = held(api, "a", "b")
     before = shown(api, "jobs", b)["checksum"]
@@ -139,7 +139,7 @@ def test_the_checksum_follows_the_body(compose: Any) -> None:
 
 
 def test_a_new_body_keeps_the_bound_of_the_target(api: Api) -> None:
-    """400 with the bound; then nothing of the settlement has happened."""
+    """The server answers 400 and names the limit; no part of the settlement is applied."""
     api.put(NEXT, 201, {"_max_messages_post_size": 10})
     claim, [a, b] = held(api, "a", "b")
     move = {"id": a, "queue": "next", "body": "x" * 9}
@@ -149,7 +149,7 @@ def test_a_new_body_keeps_the_bound_of_the_target(api: Api) -> None:
 
 
 def test_a_buried_message_remembers_where_it_came_from_and_why(api: Api, clock: ManualClock) -> None:
-    """Extensions 4: it keeps its age; _max_claim_count is not needed for it."""
+    """Extensions 4: The message keeps its age; _max_claim_count is not required."""
     api.put(JOBS, 201, {"_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": 500})
     api.send("jobs", "a")
     api.delete(api.claim("jobs")[0], 204)
@@ -164,7 +164,7 @@ def test_a_buried_message_remembers_where_it_came_from_and_why(api: Api, clock: 
 
 @pytest.mark.parametrize("metadata", [{}, {"_dead_letter_queue": None}])
 def test_burying_needs_a_dead_letter_queue(api: Api, metadata: dict[str, Any]) -> None:
-    """400 that names the key; nothing happens."""
+    """The server answers 400, names the key, and changes nothing."""
     api.put(JOBS, 201, metadata)
     claim, [a] = held(api, "a")
     refused = api.post(f"{claim}/settle", 400, {"bury": [{"id": a, "reason": "bad"}]}).json
@@ -173,7 +173,7 @@ def test_burying_needs_a_dead_letter_queue(api: Api, metadata: dict[str, Any]) -
 
 
 def test_what_the_claim_does_not_hold_is_lost_and_untouched(api: Api) -> None:
-    """In the order of naming: unknown, free, another's."""
+    """The lost ids are in the order of the request: unknown, free, or claimed by another claim."""
     claim, [a, b] = held(api, "a", "b")
     settle(api, claim, release=[{"id": a}])
     other, _ = api.claim("jobs")
@@ -186,7 +186,7 @@ def test_what_the_claim_does_not_hold_is_lost_and_untouched(api: Api) -> None:
 
 
 def test_a_lapsed_or_unknown_claim_settles_nothing(api: Api, clock: ManualClock) -> None:
-    """L2: a late holder changes nothing; nor does one in another queue or project."""
+    """L2: A late holder changes nothing, and neither does a holder in another queue or project."""
     claim, [a] = held(api, "a", ttl=60)
     everything = {"delete": [a]}
     api.post(f"{JOBS}/claims/nope/settle", 404, everything)
@@ -243,7 +243,7 @@ BAD: list[tuple[Any, str]] = [
 
 @every_row(("body", "words"), BAD)
 def test_a_wrong_settlement_is_refused_with_field_and_bound(api: Api, body: Any, words: str) -> None:
-    """400, and nothing has changed."""
+    """The server answers 400 and changes nothing."""
     api = api.fresh()
     api.put(JOBS, 201, {"_dead_letter_queue": "dead"})
     claim, [a] = held(api, "a")
@@ -254,24 +254,23 @@ def test_a_wrong_settlement_is_refused_with_field_and_bound(api: Api, body: Any,
 
 
 def str_of(body: Any, message: str) -> bytes:
-    """The body, with the message's id where it says ID."""
+    """Return the body with the message's id in place of ID."""
     return json.dumps(body).replace('"ID"', f'"{message}"').encode()
 
 
 def test_a_wrong_settlement_is_refused_before_the_store_is_asked(door: Api) -> None:
-    """Contract 1.2."""
     door.post(f"{JOBS}/claims/c/settle", 400, {"release": [{"id": "a", "delay": 901}]})
     door.post(f"{JOBS}/claims/c/settle", 400, b"x" * (262144 + 65536 + 1))
 
 
 def test_a_settlement_may_carry_as_much_as_a_post(api: Api) -> None:
-    """max_messages_post_size for bodies, and 64 KiB for the rest."""
+    """Bodies may have max_messages_post_size bytes, and the rest 64 KiB."""
     claim, [a] = held(api, "a")
     settle(api, claim, move=[{"id": a, "queue": "next", "body": "x" * 262142}])
     assert len(api.seen("next")[0]) == 262142
 
 
 def test_unknown_members_are_ignored(api: Api) -> None:
-    """As everywhere in the base (1.6)."""
+    """The rule of the base API applies (1.6)."""
     claim, [a] = held(api, "a")
     assert settle(api, claim, delete=[a], later={"x": 1})["deleted"] == 1

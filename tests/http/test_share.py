@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs over HTTP: what may be signed, what a signature opens, and what it never does (contract 10)."""
+"""Pre-signed URLs over HTTP: the terms of a signature, and the requests that it allows and denies (contract 10)."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,18 +24,18 @@ OPTIONS = {"share": lambda: SignedUrlOptions(secret_key=SECRET)}
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """A server that signs."""
+    """Return a client of a server that signs URLs."""
     return compose(app=OPTIONS)
 
 
 def share(api: Api, **terms: Any) -> dict[str, Any]:
-    """What is signed for these terms."""
+    """Request a signature with these terms and return the response."""
     shared: dict[str, Any] = api.post(f"{QUEUE}/share", 200, terms).json
     return shared
 
 
 def headers_of(shared: dict[str, Any], **changed: str | None) -> dict[str, str | None]:
-    """The headers that a client sends with what it was given."""
+    """Return the headers that a client sends with a signature."""
     return {
         "Client-ID": OTHER_CLIENT,
         "X-Project-ID": shared["project"],
@@ -47,12 +47,12 @@ def headers_of(shared: dict[str, Any], **changed: str | None) -> dict[str, str |
 
 
 def in_seconds(clock: ManualClock, seconds: float) -> str:
-    """A moment so far from now, as it is signed."""
+    """Return the time in ``seconds`` seconds in the format of a signature."""
     return (datetime.fromtimestamp(int(clock.now()), UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def test_what_is_shared_opens_the_queue_for_a_day(api: Api, clock: ManualClock) -> None:
-    """10.1, 10.3: by default GET of messages, with the project of the signature, and below the path."""
+    """10.1, 10.3: By default the signature allows GET of messages, in its project and on paths below."""
     location = api.post(f"{QUEUE}/messages", 201, {"messages": [{"body": 1}]}).json["resources"][0]
     shared = share(api)
     assert shared == {
@@ -71,7 +71,7 @@ def test_what_is_shared_opens_the_queue_for_a_day(api: Api, clock: ManualClock) 
 
 
 def test_paths_and_methods_are_sorted_and_named_once(api: Api) -> None:
-    """10.1: both are whole and in order; null and nothing are the default."""
+    """10.1: Both lists are sorted; null and empty lists mean the default."""
     shared = share(api, paths=["messages", "claims", "messages"], methods=["POST", "GET"])
     assert (shared["paths"], shared["methods"]) == ([f"{QUEUE}/claims", f"{QUEUE}/messages"], ["GET", "POST"])
     assert share(api, paths=[], methods=None)["paths"] == [f"{QUEUE}/messages"]
@@ -99,13 +99,13 @@ def test_paths_and_methods_are_sorted_and_named_once(api: Api) -> None:
     ],
 )
 def test_bad_terms_are_refused_by_name(api: Api, terms: Any, named: str) -> None:
-    """10.1: with the field and the bound."""
+    """10.1: The error names the field and the limit."""
     refused = api.post(f"{QUEUE}/share", 400, terms).json
     assert named in refused["description"]
 
 
 def test_an_expiry_has_its_bound(api: Api, clock: ManualClock) -> None:
-    """D3: seven days, unless the operator says otherwise; a zone is converted."""
+    """D3: The default limit is seven days; times with a zone are converted."""
     week = 7 * DAY
     assert share(api, expires=in_seconds(clock, week - 1))["expires"] == in_seconds(clock, week - 1)
     api.post(f"{QUEUE}/share", 400, {"expires": in_seconds(clock, week + 1)})
@@ -113,7 +113,6 @@ def test_an_expiry_has_its_bound(api: Api, clock: ManualClock) -> None:
 
 
 def test_without_a_key_nothing_is_signed_and_no_signature_is_valid(compose: Compose) -> None:
-    """10.1, 10.3."""
     shared = share(compose(app=OPTIONS))
     keyless = compose()
     assert "secret_key is not set" in keyless.post(f"{QUEUE}/share", 400, {}).json["description"]
@@ -142,7 +141,7 @@ def test_without_a_key_nothing_is_signed_and_no_signature_is_valid(compose: Comp
     ],
 )
 def test_a_changed_signature_is_404_without_a_detail(api: Api, changed: dict[str, str | None]) -> None:
-    """10.3: always the same answer."""
+    """10.3: The response is always the same."""
     refused = api.get(f"{QUEUE}/messages", 404, headers=headers_of(share(api), **changed))
     assert refused.json == {"title": "404 Not Found"}
 
@@ -164,12 +163,12 @@ def test_a_changed_signature_is_404_without_a_detail(api: Api, changed: dict[str
     ],
 )
 def test_a_signature_covers_its_paths_and_methods_alone(api: Api, method: str, path: str) -> None:
-    """D4, 10.3: exactly a path or below it; not as a regular expression anywhere in it."""
+    """D4, 10.3: The request's path must equal a signed path or be below it; paths are not regular expressions."""
     api.call(method, path, 404, headers=headers_of(share(api)))
 
 
 def test_a_signature_gives_no_way_out_of_its_queue(api: Api) -> None:
-    """D4, B2: what a covered request names besides is judged, too; roles that it brings count for nothing."""
+    """D4, B2: Other names in a covered request are checked too, and roles in its headers are ignored."""
     api.put(f"{QUEUE}", 201, {"_dead_letter_queue": "dead"})
     api.post(f"{QUEUE}/messages", 201, {"messages": [{"body": 1}]})
     signed = headers_of(share(api, paths=["messages", "claims"], methods=["POST", "DELETE", "GET"]))
@@ -183,7 +182,7 @@ def test_a_signature_gives_no_way_out_of_its_queue(api: Api) -> None:
 
 
 def test_a_queue_that_only_sqs_can_name_is_shared(api: Api, storage: Storage) -> None:
-    """The signature opens each verb of a queue whose name has 80 characters."""
+    """The signature allows each verb of a queue whose name has 80 characters."""
     queue = "x" * 80
     storage.queues.create(QueueRef(api.project, queue), b"{}")
     shared: dict[str, Any] = api.post(f"/v2/queues/{queue}/share", 200, {"methods": ["GET", "POST"]}).json
@@ -193,8 +192,10 @@ def test_a_queue_that_only_sqs_can_name_is_shared(api: Api, storage: Storage) ->
 
 
 def test_a_forgery_across_projects_is_refused(compose: Compose, clock: ManualClock) -> None:
-    """D1: the signed text of one project read as another's; methods and projects that hold what joins parts are no
-    methods and no projects."""
+    """D1: The text signed for a project must not read as the text of another project.
+
+    Methods and projects that contain a separator are invalid.
+    """
     api = compose(app=OPTIONS)
     expires = in_seconds(clock, 60)
     path = f"{QUEUE}/messages"
@@ -207,7 +208,7 @@ def test_a_forgery_across_projects_is_refused(compose: Compose, clock: ManualClo
 
 
 def test_keys_are_rotated(compose: Compose) -> None:
-    """D2: the first signs, all verify; one that is gone verifies no more."""
+    """D2: The first key signs, and all keys verify; signatures of a removed key are invalid."""
     old = share(compose(app=OPTIONS))
     both = compose(app={"share": lambda: SignedUrlOptions(secret_key=OTHER, old_secret_keys=(SECRET,))})
     new = share(both, expires=old["expires"])
@@ -221,7 +222,10 @@ def test_keys_are_rotated(compose: Compose) -> None:
 
 @pytest.mark.every_store
 def test_a_revocation_ends_all_that_was_signed(compose: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D3: of the project, on every server, of which none remembers anything here; what is signed later is valid."""
+    """D3: The revocation applies to the project on every server; the caches are off here.
+
+    Later signatures are valid.
+    """
     monkeypatch.setattr("zq.auth.signatures.CACHE_TTL", 0.0)
     here, elsewhere = compose(app=OPTIONS), compose(app=OPTIONS)
     neighbour = here.tenant("neighbour")
@@ -240,7 +244,7 @@ def test_a_revocation_ends_all_that_was_signed(compose: Compose, monkeypatch: py
 
 
 def test_nobody_shares_more_than_his_own(scoped: Scoped) -> None:
-    """D3: neither verbs nor time; and none but whoever manages the queue."""
+    """D3: This holds for verbs and expiry; and only callers that may manage the queue can share it."""
     app = scoped.build(**OPTIONS)
     scoped.api("observe:**", app=app).post(f"{QUEUE}/share", 403)
     reader = scoped.api("manage+observe:queue/jobs", app=app)
@@ -252,7 +256,7 @@ def test_nobody_shares_more_than_his_own(scoped: Scoped) -> None:
 
 
 def test_a_share_ends_with_the_credential_that_made_it(scoped: Scoped, clock: ManualClock) -> None:
-    """Tenancy 2: by default, and no later if it is asked for."""
+    """Tenancy 2: This is the default expiry, and the server refuses a later one."""
     app = scoped.build(**OPTIONS)
     caller = scoped.api(app=app)
     token = scoped.strategy.admit(Identity(caller.project, expires=clock.now() + 600, credential="short"))
@@ -262,7 +266,7 @@ def test_a_share_ends_with_the_credential_that_made_it(scoped: Scoped, clock: Ma
 
 
 def test_a_signature_needs_no_credential_besides(scoped: Scoped) -> None:
-    """10.3: it stands for one under every strategy; a wrong one is not made good by a credential."""
+    """10.3: A signature replaces the credential under every strategy; a credential does not make a wrong one valid."""
     app = scoped.build(**OPTIONS)
     owner = scoped.api(app=app)
     shared = share(owner)
@@ -272,7 +276,7 @@ def test_a_signature_needs_no_credential_besides(scoped: Scoped) -> None:
 
 
 def test_wrong_signatures_beyond_the_rate_of_an_address_are_429(compose: Compose) -> None:
-    """Tenancy 1: 50 failures at once, then 10 a second; beyond that the server looks nothing up."""
+    """Tenancy 1: An address may fail 50 times at once, then 10 times a second; beyond that the server answers 429."""
     moment = [1000.0]
     api = compose(app={**OPTIONS, "monotonic": lambda: moment[0]})
     wrong = headers_of(share(api), **{"URL-Signature": "0" * 64})
@@ -286,7 +290,7 @@ def test_wrong_signatures_beyond_the_rate_of_an_address_are_429(compose: Compose
 
 
 def test_a_signature_that_was_right_is_verified_whatever_its_address_did(compose: Compose) -> None:
-    """Beyond the seconds of its memory, and though others have revoked theirs; its own revocation ends it."""
+    """This holds beyond its cache entry and despite revocations of other projects; its own revocation ends it."""
     moment = [1000.0]
     api = compose(app={**OPTIONS, "monotonic": lambda: moment[0]})
     shared = share(api)
@@ -311,7 +315,7 @@ def test_a_signature_that_was_right_is_verified_whatever_its_address_did(compose
 
 
 def test_no_log_or_store_holds_a_key(api: Api, storage: Storage, clock: ManualClock) -> None:
-    """D2: what a revocation leaves is a number, and keys that it makes differ by project."""
+    """D2: A revocation stores only a number, and the derived keys differ by project."""
     api.post("/v2/share/revoke", 204)
     stored = [each.value for each in storage.documents.list("", "share-epoch", "", "", 100, clock.now()).items]
     assert b"1" in stored

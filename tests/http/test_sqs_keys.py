@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys of SQS: what is stored of them, how they are found for requests, and who makes and ends them."""
+"""Access keys of SQS: their storage, lookup and administration."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def keys(storage: Storage, clock: ManualClock) -> SqsKeys:
 def test_a_secret_is_sealed_and_opened(
     keys: SqsKeys, storage: Storage, clock: ManualClock, project_suffix: str
 ) -> None:
-    """By the first key of the file, then by any that is there; another key's secret in its place opens nothing."""
+    """The first key of the file seals, and any key of it opens; another key's sealed secret cannot be opened."""
     project = f"sealed{project_suffix}"
     made, other = keys.create(project, ["SendMessage"]), keys.create(project)
     assert len(made.secret) == 40
@@ -55,7 +55,7 @@ def test_a_secret_is_sealed_and_opened(
 
 
 def test_without_a_key_file_a_key_is_plain(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """And only if that is asked for."""
+    """The caller must request a plain key."""
     keys = SqsKeys(storage.documents, clock, {})
     with pytest.raises(Invalid, match="key_file"):
         keys.create(f"plain{project_suffix}")
@@ -66,7 +66,7 @@ def test_without_a_key_file_a_key_is_plain(storage: Storage, clock: ManualClock,
 
 
 def test_a_key_ends(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> None:
-    """By its time, when it is disabled, and when it is deleted; an enabled one is valid again."""
+    """A key ends when it expires, is disabled or is deleted; an enabled key is valid again."""
     project = f"ends{project_suffix}"
     short, long = keys.create(project, days=1), keys.create(project)
     assert {key.id for key in keys.list(project, "", 10).items} == {short.key.id, long.key.id}
@@ -86,7 +86,7 @@ def test_a_key_ends(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> N
 
 
 def test_a_project_has_a_bounded_number_of_keys(keys: SqsKeys, project_suffix: str) -> None:
-    """One that is deleted makes room."""
+    """A deleted key makes room."""
     project = f"many{project_suffix}"
     made = [keys.create(project, plain=True) for _ in range(MAX_KEYS)]
     with pytest.raises(QuotaExceeded):
@@ -96,7 +96,7 @@ def test_a_project_has_a_bounded_number_of_keys(keys: SqsKeys, project_suffix: s
 
 
 def test_a_key_is_remembered_for_a_second(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> None:
-    """What another server has disabled since is refused then."""
+    """A key that another server disables is refused within a second."""
     now = [100.0]
     lookup = SqsKeyLookup(keys, clock, lambda: now[0])
     made = keys.create(f"recent{project_suffix}")
@@ -110,7 +110,7 @@ def test_a_key_is_remembered_for_a_second(keys: SqsKeys, clock: ManualClock, pro
 
 
 def test_an_address_that_guesses_is_slowed(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> None:
-    """It learns nothing of other keys for a while; others go on."""
+    """The address cannot look up other keys for a while; other addresses can."""
     now = [100.0]
     lookup = SqsKeyLookup(keys, clock, lambda: now[0])
     made = keys.create(f"guess{project_suffix}")
@@ -125,7 +125,7 @@ def test_an_address_that_guesses_is_slowed(keys: SqsKeys, clock: ManualClock, pr
 def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
     keys: SqsKeys, clock: ManualClock, project_suffix: str
 ) -> None:
-    """Beyond the second for which it is remembered; one that ended is limited from then on."""
+    """The key is valid beyond its cache entry of a second; once the key ends, the address is limited."""
     now = [100.0]
     lookup = SqsKeyLookup(keys, clock, lambda: now[0])
     made = keys.create(f"neighbour{project_suffix}")
@@ -154,7 +154,7 @@ def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
 
 
 def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> None:
-    """The secret is shown once; lists go page by page; nobody else may."""
+    """The secret is shown once, the list has pages, and other callers get 403."""
     administrator = compose(app={"features": [SqsFeature(keys)], "trusts_network": True})
     admin = {"X-Roles": "admin"}
     where = f"{PATH}?project={administrator.project}"
@@ -200,7 +200,7 @@ def test_terms_that_make_no_key_are_refused(compose: Compose, keys: SqsKeys, que
 def test_the_command_makes_and_ends_keys(
     compose: Compose, keys: SqsKeys, tmp_path: Path, project_suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the server that has the store open: it prints id and secret, lists, disables, enables, and deletes."""
+    """The command calls the server that has the store open: it creates, lists, disables, enables and deletes keys."""
     socket = str(tmp_path / "c.sock")
     control.serve(socket, compose(app={"features": [SqsFeature(keys)]}).app)
     project = f"command{project_suffix}"

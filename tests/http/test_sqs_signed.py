@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signed requests of SQS, by the store's clock and within the rates of their project (SQS contract 3)."""
+"""Signed requests of SQS: the store's clock and the project's rates apply (SQS contract 3)."""
 
 import json
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ MISMATCH = "SignatureDoesNotMatch"
 
 
 class FailureList(Events):
-    """The reasons of rejected credentials."""
+    """A list of the reasons of rejected credentials."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -35,7 +35,7 @@ class FailureList(Events):
 
 
 class Signer:
-    """Asks a server in this process, by the time of its clock unless told otherwise."""
+    """A client that signs requests to a server in this process, by default with the server's time."""
 
     def __init__(self, storage: Storage, clock: ManualClock, patch: pytest.MonkeyPatch, **quota: int) -> None:
         self.keys = SqsKeys(storage.documents, clock, {})
@@ -57,7 +57,7 @@ class Signer:
 
 
 def outcome(answer: TestResponse) -> tuple[int, Any]:
-    """Its status, and the code of an error as both kinds of clients find it."""
+    """Return the status and the error code, after a check that both kinds of clients find the same code."""
     if answer.status_int < 400:
         return answer.status_int, None
     code = json.loads(answer.body)["__type"].rpartition("#")[2]
@@ -68,7 +68,7 @@ def outcome(answer: TestResponse) -> tuple[int, Any]:
 def test_the_moment_is_judged_by_the_store_s_clock(
     storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, project_suffix: str
 ) -> None:
-    """Within a quarter of an hour; a key is refused from its end on, whatever is remembered of it."""
+    """The time may differ by a quarter of an hour; an expired key is refused even if it is cached."""
     signer = Signer(storage, clock, monkeypatch)
     key = signer.keys.create(f"signed{project_suffix}", days=1, plain=True)
     assert outcome(signer.ask(key)) == (200, None)
@@ -82,7 +82,7 @@ def test_the_moment_is_judged_by_the_store_s_clock(
 def test_an_operation_that_a_key_does_not_allow_is_told_after_its_signature(
     storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, project_suffix: str
 ) -> None:
-    """And whether there is such an operation, before."""
+    """A wrong signature gets the same error whether or not the operation exists."""
     signer = Signer(storage, clock, monkeypatch)
     key = signer.keys.create(f"signed{project_suffix}", ["ListQueues"], plain=True)
     assert outcome(signer.ask(key)) == (200, None)
@@ -96,7 +96,7 @@ def test_an_operation_that_a_key_does_not_allow_is_told_after_its_signature(
 def test_rates_are_the_project_s(
     storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, project_suffix: str
 ) -> None:
-    """Of two keys one pays for both; another project is not slowed."""
+    """Two keys of a project share its rate; another project is not affected."""
     signer = Signer(storage, clock, monkeypatch, requests=1)
     first, second = (signer.keys.create(f"signed{project_suffix}", plain=True) for _ in range(2))
     answers = {outcome(signer.ask(key)) for _ in range(10) for key in (first, second)}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that move the messages of a dead letter queue, by two servers of one store (SQS contract 10).
+"""Tasks that move messages of a dead-letter queue, run by two servers on a store (SQS contract 10).
 
-A server that is killed makes no steps any more; that is all that the others see of it.
+A killed server makes no further steps; other servers notice nothing else.
 """
 
 import json
@@ -25,7 +25,7 @@ NONE = "The resource that you specified for the {} parameter doesn't exist."
 
 
 class Server:
-    """One of those that share the store, and requests to it by an account."""
+    """A server on the shared store, and SQS requests to it from an account."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
         self.broker = Broker(storage, clock, extensions=EXTENSIONS)
@@ -34,7 +34,7 @@ class Server:
         self._web = TestApp(create_app(self.broker, features=[self._sqs]))
 
     def step(self) -> None:
-        """What is done every second."""
+        """Make the step that a server makes every second."""
         self._sqs.resume()
 
     def ask(self, operation: str, status: int = 200, **parameters: Any) -> Any:
@@ -58,7 +58,7 @@ class Server:
 
 
 class World:
-    """Two servers, and the queues of one account: ``jobs`` and ``more``, whose dead letters go to ``dead``."""
+    """Two servers, and an account's queues ``jobs`` and ``more`` with the dead-letter queue ``dead``."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
         self.storage = storage
@@ -74,7 +74,7 @@ class World:
         return QueueRef(self.account, name)
 
     def bury(self, name: str, count: int) -> list[str]:
-        """So many dead letters of that queue."""
+        """Add ``count`` dead letters of the queue and return their ids."""
         now = self.clock.now()
         posted = drafts(count, now)
         self.storage.messages.post(self.ref(name), posted, now)
@@ -83,7 +83,7 @@ class World:
         return [draft.id for draft in posted]
 
     def there(self, name: str) -> list[str]:
-        """The ids of the queue's messages, in order."""
+        """Return the ids of the queue's messages, in order."""
         page = self.storage.messages.list(self.ref(name), 0, 10_000, ListFilter(), self.clock.now())
         return [message.id for message in page.items]
 
@@ -94,7 +94,7 @@ def world(storage: Storage, clock: ManualClock) -> World:
 
 
 def test_messages_go_back_to_where_they_came_from(world: World) -> None:
-    """With their ids and in order; what was buried meanwhile stays, and so does the task's record."""
+    """Ids and order are kept. Messages buried later stay, and the task's record is kept."""
     jobs, more = world.bury("jobs", 3), world.bury("more", 2)
     handle = world.one.start()
     world.clock.advance(1)
@@ -116,7 +116,7 @@ def test_messages_go_back_to_where_they_came_from(world: World) -> None:
 
 
 def test_messages_go_to_one_destination(world: World) -> None:
-    """Wherever they came from."""
+    """Their origin does not matter."""
     ids = [*world.bury("jobs", 2), *world.bury("more", 2)]
     world.one.start(DestinationArn=world.one.arn("more"))
     world.one.step()
@@ -125,7 +125,7 @@ def test_messages_go_to_one_destination(world: World) -> None:
 
 
 def test_messages_keep_the_moment_at_which_they_were_sent(world: World) -> None:
-    """Their receive count begins anew, and so does their life."""
+    """The receive count and the retention period restart."""
     ask, names = world.one.ask, ["SentTimestamp", "ApproximateReceiveCount", "DeadLetterQueueSourceArn"]
 
     def received(queue: str) -> dict[str, str]:
@@ -148,7 +148,7 @@ def test_messages_keep_the_moment_at_which_they_were_sent(world: World) -> None:
 
 
 def test_a_rate_is_kept(world: World) -> None:
-    """So many a step, which is made every second; without one there is a bound, too."""
+    """A step, made once a second, moves that many messages. The default rate is limited too."""
     ids = world.bury("jobs", 250)
     world.one.start(MaxNumberOfMessagesPerSecond=120)
     for moved in (120, 240, 250):
@@ -161,14 +161,17 @@ def test_a_rate_is_kept(world: World) -> None:
 
 
 def test_another_server_goes_on_when_the_lease_has_ended(world: World) -> None:
-    """Not before; and nothing is moved twice, though the first server writes no more of what it has moved."""
+    """The other server waits for the end of the lease.
+
+    No message moves twice, even if the first server did not save its progress.
+    """
     ids = world.bury("jobs", 5)
     world.one.start(MaxNumberOfMessagesPerSecond=2)
     world.one.step()
     world.clock.advance(1)
     world.other.step()
     assert world.there("jobs") == ids[:2], "The lease is the first one's."
-    move = world.storage.messages.move  # what it moves next it does not come to write
+    move = world.storage.messages.move  # messages that it moves without saving the progress
     assert move(world.ref("dead"), [Move(ids[2], "jobs")], world.clock.now()) == [ids[2]]
     world.clock.advance(LEASE)
     for _ in range(3):
@@ -183,8 +186,10 @@ def test_another_server_goes_on_when_the_lease_has_ended(world: World) -> None:
 def test_two_servers_that_both_believe_to_have_it_move_nothing_twice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one stops in the middle of a step for longer than its lease; meanwhile the other has taken the task over, and
-    keeps it."""
+    """A server pauses within a step for longer than its lease.
+
+    The other server takes the task over in that time and keeps it.
+    """
     ids = world.bury("jobs", 6)
     world.one.start(MaxNumberOfMessagesPerSecond=2)
     move = world.storage.messages.move
@@ -207,7 +212,10 @@ def test_two_servers_that_both_believe_to_have_it_move_nothing_twice(
 
 
 def test_a_task_is_cancelled(world: World) -> None:
-    """By any server: before the next step, which its runner makes, or another one when the lease has ended."""
+    """Any server can cancel a task.
+
+    The runner stops before its next step, or another server stops it after the lease.
+    """
     ids = world.bury("jobs", 5)
     handle = world.one.start(MaxNumberOfMessagesPerSecond=2)
     world.one.step()
@@ -226,7 +234,7 @@ def test_a_task_is_cancelled(world: World) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_task_fails_when_its_destination_is_gone(world: World, named: bool) -> None:
-    """No queue is made for it, and the messages stay."""
+    """The queue is not created, and the messages stay."""
     ids = world.bury("jobs", 2)
     world.one.start(**({"DestinationArn": world.one.arn("jobs")} if named else {}))
     world.storage.queues.delete(world.ref("jobs"))
@@ -237,7 +245,7 @@ def test_a_task_fails_when_its_destination_is_gone(world: World, named: bool) ->
 
 
 def test_a_task_fails_at_a_message_that_came_from_nowhere(world: World) -> None:
-    """What was before it has gone."""
+    """The messages before it were moved."""
     ids = world.bury("jobs", 2)
     posted = drafts(1, world.clock.now())
     world.storage.messages.post(world.ref("dead"), posted, world.clock.now())
@@ -248,7 +256,7 @@ def test_a_task_fails_at_a_message_that_came_from_nowhere(world: World) -> None:
 
 
 def test_one_task_of_a_queue_runs_at_a_time(world: World) -> None:
-    """Another one may follow, and the latest are kept."""
+    """Another task may follow, and the latest tasks are kept."""
     world.one.start()
     refused = world.other.ask("StartMessageMoveTask", 400, SourceArn=world.one.arn("dead"))
     assert refused["__type"].endswith("InvalidParameterValueException")
@@ -265,7 +273,7 @@ def test_one_task_of_a_queue_runs_at_a_time(world: World) -> None:
 
 
 def test_what_cannot_be_started_is_refused(world: World) -> None:
-    """In the words of AWS."""
+    """The error messages are those of AWS."""
     ask, arn = world.one.ask, world.one.arn
     start, no_source, no_destination = "StartMessageMoveTask", NONE.format("SourceArn"), NONE.format("DestinationArn")
     foreign = "arn:aws:sqs:us-east-1:000000000001:dead"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of one state, bodies of which only the start is asked for, and where a message is."""
+"""Listings by state, starts of bodies, and lookups of a message by id in all queues."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ URL = f"{QUEUE}/messages"
 
 
 def walk(api: Api, state: str, more: str = "&limit=2") -> list[Any]:
-    """The bodies of all pages, by the links from one to the next."""
+    """Return the bodies of all pages; follow the links."""
     seen, path = [], f"{URL}?state={state}{more}"
     while True:
         page = api.get(path, 200).json
@@ -31,7 +31,7 @@ def walk(api: Api, state: str, more: str = "&limit=2") -> list[Any]:
 
 @pytest.fixture
 def furnished(api: Api, clock: ManualClock) -> Api:
-    """A queue with messages of each state, some of other clients."""
+    """Return a client with a queue that has messages in each state, some from other clients."""
     api.put(QUEUE, 201, {"_default_message_delay": 30})
     api.send("jobs", "c1", "c2", "c3", delay=0)
     api.claim("jobs", 3)
@@ -45,7 +45,7 @@ def furnished(api: Api, clock: ManualClock) -> Api:
 
 @pytest.mark.every_store
 def test_each_state_shows_its_own(furnished: Api) -> None:
-    """Whoever posted them, in order, over pages."""
+    """Each listing has the messages of any client, in order, over pages."""
     assert walk(furnished, "ready") == ["r1", "r2", "r3"]
     assert walk(furnished, "delayed") == ["d1", "d2", "d3"]
     assert walk(furnished, "claimed") == ["c1", "c2", "c3"]
@@ -53,7 +53,7 @@ def test_each_state_shows_its_own(furnished: Api) -> None:
 
 
 def test_what_is_shown_is_as_in_other_listings(furnished: Api) -> None:
-    """Representations, and what ``detailed`` adds; a link repeats what was asked for."""
+    """Representations and ``detailed`` are the same; a link repeats the parameters."""
     for state in ("ready", "delayed", "claimed"):
         page = furnished.get(f"{URL}?state={state}&detailed=true&limit=1", 200).json
         [message] = page["messages"]
@@ -64,7 +64,7 @@ def test_what_is_shown_is_as_in_other_listings(furnished: Api) -> None:
 
 
 def test_a_missing_queue_is_empty(api: Api) -> None:
-    """As in other listings; it is not created."""
+    """The queue is not created, as in other listings."""
     for state in ("ready", "delayed", "claimed"):
         assert walk(api, state) == []
     assert api.queues() == []
@@ -98,12 +98,12 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
     ],
 )
 def test_bad_input_is_named(api: Api, query: str, told: str) -> None:
-    """400, and nothing is listed."""
+    """The server answers 400 and lists nothing."""
     assert api.get(f"{URL}?{query}", 400).json["description"] == told
 
 
 def test_bodies_must_be_known_everywhere(api: Api) -> None:
-    """In history, in claims, by id."""
+    """This holds for history, claims and reads by id."""
     [message] = api.send("jobs", 1)
     claim, _ = api.claim("jobs")
     for path in (f"{QUEUE}/history", claim, f"{URL}/{message}", f"/v2/messages/{message}"):
@@ -115,8 +115,8 @@ LONG = '{"text": "' + "é€😀" * 200 + '"}'
 
 
 @pytest.mark.every_store
-def test_of_bodies_only_the_start(api: Api) -> None:
-    """The first 256 characters of the JSON as it was posted, and how many bytes it has: in each listing, and by id."""
+def test_listings_return_only_the_start_of_bodies(api: Api) -> None:
+    """Listings and reads by id return the first 256 characters of the JSON as posted, and its number of bytes."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
     raw = b'{"messages": [{"body": ' + LONG.encode() + b'}, {"body": 9007199254740993}, {"body": {"m":  1.10}}]}'
     posted = api.post(URL, 201, raw).json["resources"]
@@ -140,7 +140,7 @@ def test_of_bodies_only_the_start(api: Api) -> None:
 
 
 def test_links_repeat_what_is_wanted_of_bodies(api: Api) -> None:
-    """Of messages and of history."""
+    """This holds for messages and history."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
     api.send("jobs", 1, 2)
     for path in (f"{URL}?echo=true", f"{URL}?state=ready", f"{QUEUE}/history?state=all"):
@@ -150,7 +150,7 @@ def test_links_repeat_what_is_wanted_of_bodies(api: Api) -> None:
 
 
 def test_starts_make_a_page_of_large_bodies_small(compose: Callable[..., Api]) -> None:
-    """More than an answer may carry whole is on one page."""
+    """A page has more messages than a response with whole bodies could carry."""
     api = compose(max_messages_post_size=70_000, max_answer_bytes=80_000)
     for at in range(4):
         api.send("jobs", str(at) * 60_000)
@@ -161,7 +161,7 @@ def test_starts_make_a_page_of_large_bodies_small(compose: Callable[..., Api]) -
 
 
 def test_what_is_encrypted_is_shown_in_clear(compose: Callable[..., Api]) -> None:
-    """The start of what was posted, and its bytes."""
+    """The response has the start and the number of bytes of the posted body."""
     api = compose(encryption_keys={"k": b"k" * 32})
     api.put(QUEUE, 201, {"_enable_encrypt_messages": True})
     [id] = api.send("jobs", "secret")
@@ -172,7 +172,7 @@ def test_what_is_encrypted_is_shown_in_clear(compose: Callable[..., Api]) -> Non
 
 @pytest.mark.every_store
 def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
-    """Its queue and state, and it as there; then where it was moved to; then its record; then 404."""
+    """The response has queue, state and message; after a move the new queue, then the history record, then 404."""
     api.put(QUEUE, 201, {"_default_message_delay": 30, "_dead_letter_queue": "dead"})
     api.put("/v2/queues/dead", 201, {"_history_ttl": 600})
     [id] = api.send("jobs", 1, delay=10)
@@ -202,8 +202,8 @@ def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
     api.get("/v2/messages/none", 404)
 
 
-def test_nobody_finds_what_he_may_not_see(scoped: Scoped) -> None:
-    """Another project's message, or one of a queue out of scope, is as if it were not there."""
+def test_a_message_out_of_scope_is_not_found(scoped: Scoped) -> None:
+    """A message of another project or of a queue outside the scopes is not found."""
     [id] = scoped.api().send("jobs", 1)
     path = f"/v2/messages/{id}"
     assert scoped.api("observe:jobs").get(path, 200).json["queue"] == "jobs"

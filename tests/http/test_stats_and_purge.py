@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting and emptying a queue (contract 6.7, 6.8)."""
+"""Statistics and purges of queues (contract 6.7, 6.8)."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,14 +15,14 @@ ZEROS = {"messages": {"claimed": 0, "free": 0, "total": 0}}
 
 
 def counts(api: Api) -> tuple[int, int, int]:
-    """(claimed, free, total) of queue ``jobs``."""
+    """Return (claimed, free, total) of queue ``jobs``."""
     stats = api.get(f"{URL}/stats", 200).json
     assert stats.keys() == {"messages"}
     return stats["messages"]["claimed"], stats["messages"]["free"], stats["messages"]["total"]
 
 
 def test_an_unknown_or_empty_queue_has_zeros(api: Api, url: str, kind: Kind) -> None:
-    """6.7 [T]: 200, without oldest and newest; asking creates nothing. The same of a topic (13)."""
+    """6.7 [T]: The server answers 200 without oldest and newest and creates nothing. This holds for topics too (13)."""
     assert api.get(f"{url}/stats", 200).json == ZEROS
     assert api.names(kind) == []
     api.put(url, 201)
@@ -30,7 +30,7 @@ def test_an_unknown_or_empty_queue_has_zeros(api: Api, url: str, kind: Kind) -> 
 
 
 def test_stats_name_the_oldest_and_the_newest_message(api: Api, clock: ManualClock) -> None:
-    """6.7 [T]: href, age and creation time of both, and no id."""
+    """6.7 [T]: Both have href, age and creation time, and no id."""
     begin = datetime.fromtimestamp(int(clock.now()), UTC)
     first, _ = api.send("jobs", 1, 2)
     clock.advance(10)
@@ -46,14 +46,13 @@ def test_stats_name_the_oldest_and_the_newest_message(api: Api, clock: ManualClo
 
 
 def test_one_message_is_both_the_oldest_and_the_newest(api: Api) -> None:
-    """6.7: the two members are equal."""
     api.send("jobs", 1)
     messages = api.get(f"{URL}/stats", 200).json["messages"]
     assert messages["oldest"] == messages["newest"]
 
 
 def test_claimed_messages_count_as_claimed_while_the_claim_lives(api: Api, clock: ManualClock) -> None:
-    """6.7, extensions 1: claimed = live claims, free = every other unexpired message."""
+    """6.7, extensions 1: claimed counts messages of live claims, and free every other unexpired message."""
     api.send("jobs", *range(5))
     claim, _ = api.claim("jobs", limit=2, ttl=60)
     other, _ = api.claim("jobs", limit=1, ttl=100)
@@ -68,7 +67,6 @@ def test_claimed_messages_count_as_claimed_while_the_claim_lives(api: Api, clock
 
 @every_row("parameter", ["detailed=false", "unknown=1", "limit=0", "x"])
 def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str, url: str) -> None:
-    """1.5 [T]."""
     assert api.get(f"{url}/stats?{parameter}", 200).json == ZEROS
 
 
@@ -85,7 +83,7 @@ def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str, url: 
     ],
 )
 def test_purge_empties_a_queue_and_keeps_it(api: Api, body: Any, left: list[int]) -> None:
-    """6.8: 204; both kinds by default, any subset; metadata stay."""
+    """6.8: The server answers 204. The default is both resource types, any subset is valid, and metadata stay."""
     api.put(URL, 201, {"a": 1})
     api.send("jobs", 1, 2, 3)
     api.post(f"{URL}/purge", 204, body)
@@ -120,7 +118,7 @@ def test_purge_empties_a_queue_and_keeps_it(api: Api, body: Any, left: list[int]
     ids=str,
 )
 def test_a_purge_of_anything_else_is_refused(api: Api, body: Any) -> None:
-    """6.8 [T]: missing key, foreign element; null and arrays are 400 too; nothing is removed."""
+    """6.8 [T]: A missing key, an unknown element, null and arrays get 400, and nothing is removed."""
     api = api.fresh()
     api.send("jobs", 1)
     assert api.post(f"{URL}/purge", 400, body).json["title"] in ("Invalid request body", "Invalid API request")
@@ -128,6 +126,6 @@ def test_a_purge_of_anything_else_is_refused(api: Api, body: Any) -> None:
 
 
 def test_a_missing_queue_can_be_purged(api: Api, url: str, kind: Kind) -> None:
-    """6.8: 204, and it is not created. The same of a topic (13)."""
+    """6.8: The server answers 204 and creates nothing. This holds for topics too (13)."""
     api.post(f"{url}/purge", 204)
     assert api.names(kind) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extensions 8: streams of Server-Sent Events, as the application makes them; engines are for ``tests/faults``."""
+"""Extensions 8: streams of Server-Sent Events as the application produces them; ``tests/faults`` covers engines."""
 
 import json
 import time
@@ -21,7 +21,7 @@ SOON = 60
 
 
 class Reader:
-    """A request that the test takes the body of, portion by portion, as an engine does."""
+    """A request whose response body the test reads portion by portion, as an engine does."""
 
     def __init__(self, api: Api, path: str, engine: dict[str, Any] | None = None, **headers: str) -> None:
         path, _, query = path.partition("?")
@@ -39,7 +39,7 @@ class Reader:
         self.status, self.headers = status, {name.lower(): value for name, value in headers}
 
     def blocks(self) -> Iterator[str]:
-        """What stands between empty lines, as it comes; ends after a while in which nothing does."""
+        """Yield the blocks between empty lines as they arrive, until none arrives for a while."""
         deadline = time.monotonic() + SOON
         for portion in self._body:
             *whole, self._rest = (self._rest + portion).split(b"\n\n")
@@ -50,7 +50,7 @@ class Reader:
                 return
 
     def events(self, count: int) -> list[tuple[str, str, Any]]:
-        """The next events: id, kind, data."""
+        """Return the next events as id, kind and data."""
         found: list[tuple[str, str, Any]] = []
         for block in self.blocks() if count else ():
             fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
@@ -69,7 +69,7 @@ class Reader:
 
 
 def test_a_stream_sends_what_is_published_from_then_on(api: Api) -> None:
-    """Each message as one event: its sequence, the representation and the topic."""
+    """Each message is one event with its sequence, the representation and the topic."""
     (before,) = publish(api, "before")
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         assert (reader.status, reader.headers["content-type"]) == ("200 OK", "text/event-stream")
@@ -84,7 +84,7 @@ def test_a_stream_sends_what_is_published_from_then_on(api: Api) -> None:
 
 
 def test_an_event_has_the_attributes_of_its_message(api: Api) -> None:
-    """Also those with characters that end a line for some readers."""
+    """This holds for attributes with characters that some readers treat as line ends."""
     attributes = {"a": "x\u2028\ny", "n": 1.5}
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         publish(api, 1, attributes=attributes)
@@ -107,7 +107,7 @@ def test_an_event_has_the_attributes_of_its_message(api: Api) -> None:
     ],
 )
 def test_a_pattern_chooses_topics(api: Api, match: str, seen: list[str]) -> None:
-    """Within a part of a name, or across; of the caller's project only, whatever it matches."""
+    """A pattern matches within or across parts of a name, and only topics of the caller's project."""
     for topic in ("a", "a.b", "a.b.c", "d.b"):
         publish(api, topic, topic=topic)
         publish(api.tenant("other"), "not yours", topic=topic)
@@ -119,14 +119,14 @@ def test_a_pattern_chooses_topics(api: Api, match: str, seen: list[str]) -> None
 
 
 @every_row("match", ["a b", "***", "a/b", "x" * 65, "[ab]", "a?"])
-def test_a_pattern_that_is_none_is_refused(api: Api, match: str) -> None:
-    """Before anything is sent; the error is JSON."""
+def test_an_invalid_pattern_is_refused(api: Api, match: str) -> None:
+    """The error is JSON, sent before any event."""
     answer = api.get(f"/v2/stream?match={match.replace(' ', '%20')}", 400, {"Accept": streams.MEDIA})
     assert "match" in answer.json["description"]
 
 
 def test_a_stream_resumes_where_its_reader_was(api: Api) -> None:
-    """By the header that browsers send, or by a marker; without loss or repeat, in the middle of a batch too."""
+    """A Last-Event-ID header or a marker resumes without loss or repeat, even in the middle of a batch."""
     first, *_ = publish(api, 1, 2, 3)
     with closing(Reader(api, f"{TOPIC}/stream", last_event_id=str(first))) as reader:
         assert reader.bodies(2) == [2, 3]
@@ -137,7 +137,7 @@ def test_a_stream_resumes_where_its_reader_was(api: Api) -> None:
 
 
 def test_a_long_way_is_read_in_portions(api: Api) -> None:
-    """More than one look into the store finds, and nothing twice where memory takes over."""
+    """The stream needs more than one read of the store, and repeats nothing where live messages take over."""
     for at in range(0, 1500, 100):
         publish(api, *range(at, at + 100))
     with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
@@ -147,15 +147,15 @@ def test_a_long_way_is_read_in_portions(api: Api) -> None:
 
 
 @pytest.mark.parametrize("marker", ["x", "-1", "99999999999999999999", "9999999999999999"])
-def test_a_place_that_is_none_is_refused(api: Api, marker: str) -> None:
-    """Whether it is no sequence, or one that is yet to come."""
+def test_an_invalid_marker_is_refused(api: Api, marker: str) -> None:
+    """The marker may be malformed or in the future."""
     publish(api, 1)
     for path, headers in ((f"{TOPIC}/stream?marker={marker}", {}), (f"{TOPIC}/stream", {"Last-Event-ID": marker})):
         assert "marker" in api.get(path, 400, headers).json["description"]
 
 
 def test_a_gap_of_trimmed_messages_comes_first(compose: Any) -> None:
-    """One gap, then the rest; who resumes behind it is not told again."""
+    """The stream has one gap and then the rest; a reader that resumes after the gap gets no other gap."""
     api = compose(retention=(1 << 20, 16))
     first, *_ = [publish(api, at)[0] for at in range(40)]
     with closing(Reader(api, f"{TOPIC}/stream?marker={first}")) as reader:
@@ -167,7 +167,7 @@ def test_a_gap_of_trimmed_messages_comes_first(compose: Any) -> None:
 
 
 def test_a_heartbeat_moves_the_place_to_resume(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader of a silent topic in a busy project does not fall behind: the id goes without an event."""
+    """A reader of a silent topic in a busy project does not fall behind: heartbeats carry an id without an event."""
     monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
     monkeypatch.setattr(streams, "CHECK_INTERVAL", 0.05)
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
@@ -176,14 +176,14 @@ def test_a_heartbeat_moves_the_place_to_resume(api: Api, monkeypatch: pytest.Mon
 
 
 def test_a_body_of_several_lines_is_one_line_of_the_event(api: Api) -> None:
-    """Line ends of JSON are spaces then; those within strings are written as escapes anyway."""
+    """Line ends between JSON tokens become spaces; line ends in strings are escapes anyway."""
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         api.post(URL, 201, b'{"messages": [{"body": {\r\n "a":\n"x\\ny"}}]}')
         assert reader.bodies(1) == [{"a": "x\ny"}]
 
 
 def test_what_some_take_for_line_ends_is_escaped(api: Api) -> None:
-    """Readers that split text into lines as Python does would cut the event there."""
+    """Readers that split text into lines like Python would cut the event there."""
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         publish(api, "é")
         api.post(URL, 201, '{"messages": [{"body": "\u2028|\u2029|\x85|\u2027"}]}'.encode())
@@ -193,7 +193,7 @@ def test_what_some_take_for_line_ends_is_escaped(api: Api) -> None:
 
 
 def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
-    """So that a reader that takes them slowly is told from one that takes nothing."""
+    """Pieces distinguish a slow reader from a reader that reads nothing."""
     publish(api, *["x" * 1000] * 100)
     publish(api, "y" * 100_000)
     with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
@@ -204,7 +204,7 @@ def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
 
 
 def test_expired_messages_are_not_sent(api: Api, clock: Any) -> None:
-    """The ttl is judged when the message is sent."""
+    """The ttl is checked when the message is sent."""
     publish(api, "short", ttl=60)
     publish(api, "long", ttl=600)
     clock.advance(61)
@@ -213,7 +213,7 @@ def test_expired_messages_are_not_sent(api: Api, clock: Any) -> None:
 
 
 def test_beyond_max_streams_there_is_no_place(compose: Any) -> None:
-    """503 and when to come again; a place is given back, by a reader that was never sent anything too."""
+    """The server answers 503 with Retry-After. A closed stream frees its slot, even if it was sent nothing."""
     api = compose(max_streams=1)
     with closing(Reader(api, f"{TOPIC}/stream")):
         answer = api.get(f"{TOPIC}/stream", 503)
@@ -226,7 +226,7 @@ def test_beyond_max_streams_there_is_no_place(compose: Any) -> None:
 
 
 def test_one_project_gets_a_quarter_of_the_streams(compose: Any) -> None:
-    """S7: with that many of its own open it gets no more, and another project does."""
+    """S7: With a quarter of the slots in use, a project gets no more, but another project does."""
     api = compose(max_streams=8)
     own = [Reader(api, f"{TOPIC}/stream") for _ in range(2)]
     try:
@@ -239,7 +239,7 @@ def test_one_project_gets_a_quarter_of_the_streams(compose: Any) -> None:
 
 
 def test_a_refused_stream_takes_no_place(compose: Any) -> None:
-    """Whatever it was refused for."""
+    """This holds for any reason of the refusal."""
     api = compose(max_streams=1)
     for _ in range(2):
         api.get(f"{TOPIC}/stream?marker=9999999999999999", 400)
@@ -248,13 +248,13 @@ def test_a_refused_stream_takes_no_place(compose: Any) -> None:
 
 
 def test_a_reader_that_does_not_accept_events_gets_406(api: Api) -> None:
-    """A stream is nothing but events."""
+    """A stream has no other media type."""
     api.get(f"{TOPIC}/stream", 406, {"Accept": "application/json"})
     api.get("/v2/topics", 406, {"Accept": streams.MEDIA})
 
 
 def test_a_reader_that_takes_nothing_is_hung_up_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection is ended from outside, for its own thread waits for it."""
+    """The connection is shut down from outside, because its own thread is blocked in a send."""
     monkeypatch.setattr(broker_streams, "STALL_TIMEOUT", 0.1)
     monkeypatch.setattr(broker_streams, "CHECK_INTERVAL", 0.05)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions over HTTP (contract 9): what may be subscribed, what is answered, what a queue's metadata hide."""
+"""Subscriptions over HTTP (contract 9): subscribers, responses, and metadata that queues hide."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -33,13 +33,13 @@ HEAT = 220367260800
 
 @pytest.fixture
 def api(compose: Compose) -> Api:
-    """A server with a key."""
+    """Return a client of a server with a secret key."""
     return compose(app=OPTIONS)
 
 
 @pytest.fixture(params=["queues", "topics"])
 def path(request: pytest.FixtureRequest) -> str:
-    """Of a source's subscriptions."""
+    """Return the path of the subscriptions of a source."""
     return f"/v2/{request.param}/jobs/subscriptions"
 
 
@@ -49,7 +49,7 @@ def subscribe(api: Api, path: str, status: int = 201, **terms: Any) -> dict[str,
 
 
 def test_subscriptions_of_project_are_listed_over_all_sources(api: Api) -> None:
-    """Each once, over pages that end within a source; with the kind of the source and the deliveries that wait."""
+    """Pages may end within a source. Each entry has the kind of the source and the number of pending deliveries."""
     for number in range(3):
         subscribe(api, "/v2/queues/jobs/subscriptions", subscriber=f"{TARGET}/{number}")
         subscribe(api, "/v2/topics/news/subscriptions", subscriber=f"{TARGET}/{number}")
@@ -69,7 +69,7 @@ def test_subscriptions_of_project_are_listed_over_all_sources(api: Api) -> None:
 
 
 def test_a_subscription_is_made_shown_and_ended(api: Api, path: str, clock: ManualClock) -> None:
-    """9.1 to 9.4: all keys are always there, and the secret is shown once."""
+    """9.1 to 9.4: All members are always present, and the secret is shown once."""
     answer = api.post(path, 201, {"subscriber": TARGET, "ttl": 600, "options": {"a": 1}})
     assert answer.headers["Location"] == path
     id = answer.json["subscription_id"]
@@ -92,13 +92,11 @@ def test_a_subscription_is_made_shown_and_ended(api: Api, path: str, clock: Manu
     assert api.get(path, 200).json == {"subscriptions": [], "links": []}
 
 
-def test_of_nothing_there_is_nothing(api: Api, path: str) -> None:
-    """9.3 [T]."""
+def test_a_source_without_subscriptions_lists_none(api: Api, path: str) -> None:
     assert api.get(path, 200).json == {"subscriptions": [], "links": []}
 
 
-def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) -> None:
-    """9.2 [C]."""
+def test_the_source_is_created_before_the_terms_are_checked(api: Api, path: str) -> None:
     api.post(path, 400, {"subscriber": ""})
     source = path.rsplit("/", 2)[0]
     assert [found["name"] for found in api.get(source, 200).json[source.removeprefix("/v2/")]] == ["jobs"]
@@ -111,15 +109,13 @@ def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) 
      "mailto:a@b?subject=%0d%0ax",
      "trust+http://h/", "trust+ftp://h/", "x" * 2049, "http://h\\@i/"],
 )  # fmt: skip
-def test_a_subscriber_that_is_none_is_refused(api: Api, path: str, subscriber: object) -> None:
-    """9.2 [T], E1, E3."""
+def test_an_invalid_subscriber_is_refused(api: Api, path: str, subscriber: object) -> None:
     refused = api.post(path, 400, {"subscriber": subscriber}).json
     assert "subscriber" in refused["description"]
 
 
 @every_row("ttl", [0, 59, -1, "60", 60.5, True, None, 1 << 63, 253402300799])
-def test_a_ttl_that_is_none_is_refused(api: Api, path: str, ttl: object) -> None:
-    """9.2 [T, Q]."""
+def test_an_invalid_ttl_is_refused(api: Api, path: str, ttl: object) -> None:
     assert api.post(path, 400, {"subscriber": TARGET, "ttl": ttl}).status_int == 400
 
 
@@ -141,20 +137,17 @@ def test_a_ttl_may_be_as_long_as_heats(api: Api, path: str) -> None:
         {"post_data": 1}, {"from": "a\nb"}, {"subject": 1}, {"x": "y" * 16384},
     ],
 )  # fmt: skip
-def test_options_that_are_none_are_refused(api: Api, path: str, options: object) -> None:
-    """9.2 [Q], 6.1, E3."""
+def test_invalid_options_are_refused(api: Api, path: str, options: object) -> None:
     assert "options" in api.post(path, 400, {"subscriber": TARGET, "options": options}).json["description"]
 
 
-def test_options_of_null_are_none(api: Api, path: str) -> None:
-    """9.2."""
+def test_null_options_mean_no_options(api: Api, path: str) -> None:
     made = subscribe(api, path, options=None)
     assert api.get(f"{path}/{made['subscription_id']}", 200).json["options"] == {}
 
 
 @every_row("body", [b"", b"[]", b"1", b"{", b"null"])
-def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -> None:
-    """9.2 [Q]."""
+def test_a_body_that_is_not_an_object_is_refused(api: Api, path: str, body: bytes) -> None:
     api.call("POST", path, 400, body)
 
 
@@ -176,7 +169,6 @@ def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -
 def test_a_refusal_holds_the_words_that_clients_look_for(
     api: Api, path: str, method: str, below: str, body: bytes, sentence: str
 ) -> None:
-    """0.2 [T]."""
     assert sentence in api.call(method, path + below, 400, body).json["description"]
 
 
@@ -193,12 +185,11 @@ def test_a_refusal_holds_the_words_that_clients_look_for(
 def test_a_refusal_is_the_sentence_that_clients_compare(
     api: Api, path: str, method: str, below: str, body: bytes, sentence: str
 ) -> None:
-    """0.2 [T]."""
     assert api.call(method, path + below, 400, body).json["description"] == sentence
 
 
 def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str) -> None:
-    """9.2 [T]: the same id, nothing is changed; then 409, with the place."""
+    """9.2 [T]: The id is the same and nothing changes; after confirmation the server answers 409 with a Location."""
     made = subscribe(api, path)
     again = api.post(path, 201, {"subscriber": TARGET, "ttl": 900, "options": {"b": 2}})
     assert again.json == {"subscription_id": made["subscription_id"]}
@@ -236,8 +227,11 @@ def test_a_subscriber_of_a_queue_that_only_sqs_can_name_confirms(
 def test_the_owner_of_a_subscription_does_not_confirm_it(
     scoped: Scoped, storage: Storage, clock: ManualClock, path: str, subscriber: str, required: bool
 ) -> None:
-    """Criterion E4: only the subscriber, by its signature, and an administrator. The owner may end it; without
-    ``require_confirmation`` it may confirm as in Zaqar, but mail goes to nobody who has not agreed."""
+    """Criterion E4: Only the subscriber, by its signature, and an administrator confirm. The owner may end it.
+
+    Without ``require_confirmation`` the owner may confirm as in Zaqar, but no mail is sent before the recipient
+    agrees.
+    """
     policy = SubscriptionPolicy(confirm=required, sealer=SecretSealer(OPTIONS["share"]))
     broker, use_cases = core_with_subscriptions(storage, clock, policy)
     app = create_app(broker, strategy=scoped.strategy, features=[SubscriptionsFeature(use_cases)], **OPTIONS)
@@ -266,7 +260,7 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_who_has_confirmed_cannot_subscribe_again(compose: Compose, path: str, needed: bool) -> None:
-    """9.1, 9.2 [T]: a new subscription is not confirmed, whether it has to be or not."""
+    """9.1, 9.2 [T]: A new subscription is not confirmed, whether or not confirmation is required."""
     api = compose(app=OPTIONS, require_confirmation=needed)
     made = subscribe(api, path)
     item = f"{path}/{made['subscription_id']}"
@@ -285,13 +279,13 @@ def test_who_has_confirmed_cannot_subscribe_again(compose: Compose, path: str, n
 
 
 @every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
-def test_what_confirms_is_a_boolean(api: Api, path: str, body: object) -> None:
-    """9.6 [T]: it is looked at before the id."""
+def test_a_confirmation_requires_a_boolean(api: Api, path: str, body: object) -> None:
+    """9.6 [T]: The server checks the value before the id."""
     api.put(f"{path}/none/confirm", 400, body)
 
 
 def test_what_is_not_there_cannot_be_confirmed(api: Api, path: str) -> None:
-    """9.6; nor under another source."""
+    """9.6: An id of another source is not found either."""
     made = subscribe(api, path)
     api.put(f"{path}/none/confirm", 404, {"confirmed": True})
     api.put(f"{path.replace('jobs', 'other')}/{made['subscription_id']}/confirm", 404, {"confirmed": True})
@@ -305,7 +299,7 @@ def test_an_agreement_can_be_taken_back(api: Api, path: str) -> None:
 
 
 def test_a_subscription_is_changed(api: Api, path: str, clock: ManualClock) -> None:
-    """9.5: the ttl begins anew, options are replaced, nulls and unknown members change nothing."""
+    """9.5: The ttl restarts and options are replaced; null and unknown members change nothing."""
     item = f"{path}/{subscribe(api, path, options={'a': 1})['subscription_id']}"
     clock.advance(60)
     assert api.patch(item, 204, {"ttl": 900, "options": None, "x": 1}).headers["Location"] == item
@@ -319,7 +313,7 @@ def test_a_subscription_is_changed(api: Api, path: str, clock: ManualClock) -> N
 def test_another_subscriber_gets_no_secret_of_the_former_one(
     compose: Compose, storage: Storage, clock: ManualClock, path: str, named: bool
 ) -> None:
-    """Criterion E6: the values of headers, and what deliveries are signed with; what is given anew stays."""
+    """Criterion E6: Values of headers and the signing secret are removed; values in the same change are kept."""
     api, subscriptions = compose(app=OPTIONS), core_with_subscriptions(storage, clock)[1].subscriptions
     options = {"post_headers": {"X-Api-Key": "s3cret", "X-Plain": "p"}, "post_data": "d", "a": 1}
     id = subscribe(api, path, options=options)["subscription_id"]
@@ -339,13 +333,13 @@ def test_another_subscriber_gets_no_secret_of_the_former_one(
 
 
 @every_row("body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}'])
-def test_a_change_that_is_none_is_refused(api: Api, path: str, body: bytes) -> None:
-    """9.5 [T, Q]: before the id is looked at."""
+def test_an_invalid_change_is_refused(api: Api, path: str, body: bytes) -> None:
+    """9.5 [T, Q]: The server checks the change before the id."""
     api.call("PATCH", f"{path}/none", 400, body)
 
 
 def test_a_change_keeps_subscribers_apart(api: Api, path: str) -> None:
-    """9.5 [T]; another subscriber has to agree anew (E4)."""
+    """9.5 [T]: A new subscriber has to confirm (E4)."""
     first = f"{path}/{subscribe(api, path)['subscription_id']}"
     subscribe(api, path, subscriber="http://other.me")
     api.put(f"{first}/confirm", 204, {"confirmed": True})
@@ -357,7 +351,6 @@ def test_a_change_keeps_subscribers_apart(api: Api, path: str) -> None:
 
 
 def test_pages_go_on_behind_the_marker(api: Api, path: str) -> None:
-    """9.3 [T]."""
     made = {subscribe(api, path, subscriber=f"http://host{n}.me")["subscription_id"] for n in range(5)}
     seen, where = [], f"{path}?limit=2"
     while page := api.get(where, 200).json["subscriptions"]:
@@ -375,7 +368,7 @@ def test_a_subscription_ends(api: Api, path: str, clock: ManualClock) -> None:
 
 
 def test_what_is_secret_is_not_shown(api: Api, path: str) -> None:
-    """E6; and whoever sends back what he saw changes nothing of it."""
+    """E6: A client that sends the shown options back does not change them."""
     options = {"post_headers": {"Authorization": "Bearer x"}, "post_data": "y"}
     made = subscribe(api, path, options=options)
     item = f"{path}/{made['subscription_id']}"
@@ -387,7 +380,6 @@ def test_what_is_secret_is_not_shown(api: Api, path: str) -> None:
 
 
 def test_secrets_rotate(api: Api, path: str) -> None:
-    """E5."""
     made = subscribe(api, path)
     new = api.post(f"{path}/{made['subscription_id']}/secret", 200, None).json["secret"]
     assert new.startswith("whsec_")
@@ -395,13 +387,12 @@ def test_secrets_rotate(api: Api, path: str) -> None:
     api.post(f"{path}/none/secret", 404, None)
 
 
-def test_without_a_key_nobody_subscribes(compose: Compose, path: str) -> None:
+def test_subscribing_without_a_secret_key_is_refused(compose: Compose, path: str) -> None:
     refused = compose().post(path, 400, {"subscriber": TARGET}).json
     assert "[signed_url] secret_key" in refused["description"]
 
 
 def test_a_source_has_a_hundred_at_most(api: Api) -> None:
-    """E4."""
     path = "/v2/queues/jobs/subscriptions"
     for number in range(100):
         subscribe(api, path, subscriber=f"http://host{number}.me")
@@ -409,7 +400,7 @@ def test_a_source_has_a_hundred_at_most(api: Api) -> None:
 
 
 def test_a_purge_ends_subscriptions(api: Api, path: str) -> None:
-    """6.8: by default, and where they are named; the deletion of a queue keeps them (6.6)."""
+    """6.8: This holds by default and if the purge names them; deletion of a queue keeps them (6.6)."""
     source = path.rpartition("/")[0]
     for body, left in (({"resource_types": ["messages"]}, 1), ({"resource_types": ["subscriptions"]}, 0), (None, 0)):
         api.post(path, 201, {"subscriber": TARGET})
@@ -421,7 +412,7 @@ def test_a_purge_ends_subscriptions(api: Api, path: str) -> None:
 
 
 class TestNotices:
-    """What posts leave to be delivered."""
+    """Notifications that posts create."""
 
     PATH = "/v2/queues/jobs/subscriptions"
 
@@ -439,7 +430,7 @@ class TestNotices:
     def test_where_confirmation_is_not_needed_messages_go_to_a_subscriber_until_it_declines(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:
-        """9.7: before it confirms, and as before afterwards."""
+        """9.7: Messages are delivered before the subscriber confirms, and after."""
         api = compose(app=OPTIONS, require_confirmation=False)
         item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
         api.send("jobs", "unconfirmed")
@@ -452,7 +443,7 @@ class TestNotices:
     def test_the_option_decides_at_delivery_whether_a_subscriber_has_to_agree(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:
-        """9.1, 9.7: the store has what the subscriber said, and another value of the option holds for all at once."""
+        """9.1, 9.7: The store has the subscriber's response; a changed option applies to all subscriptions at once."""
         free = compose(app=OPTIONS, require_confirmation=False)
         source = Source(free.project, "queue", "jobs")
         made = subscribe(free, self.PATH)["subscription_id"]
@@ -479,7 +470,7 @@ class TestNotices:
     def test_a_subscriber_that_declines_while_agreement_is_needed_gets_nothing_without_it(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:
-        """9.6: the decline is stored, although nothing was delivered at that time."""
+        """9.6: The decline is stored, although there were no deliveries at that time."""
         free, strict = (compose(app=OPTIONS, require_confirmation=needed) for needed in (False, True))
         made = subscribe(free, self.PATH)["subscription_id"]
         strict.put(f"{self.PATH}/{made}/confirm", 204, {"confirmed": False})
@@ -489,7 +480,7 @@ class TestNotices:
     def test_a_subscription_from_when_agreement_was_needed_starts_when_it_is_made_again(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:
-        """Unless its subscriber has declined."""
+        """Deliveries start unless the subscriber has declined."""
         strict, free = (compose(app=OPTIONS, require_confirmation=needed) for needed in (True, False))
         made = subscribe(strict, self.PATH)
         assert subscribe(free, self.PATH)["subscription_id"] == made["subscription_id"]
@@ -506,7 +497,7 @@ class TestNotices:
     ) -> None:
         """Earlier versions stored ``agreed=False`` for a pending subscription and for a declined one.
 
-        So nothing is delivered before the word of the subscriber, or of the owner where confirmation is not needed.
+        Deliveries start only after the subscriber confirms, or the owner if confirmation is not required.
         """
         api = compose(app=OPTIONS, require_confirmation=needed)
         source = Source(api.project, "queue", "jobs")
@@ -541,7 +532,7 @@ class TestNotices:
     def test_another_server_learns_of_it_with_its_next_post(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:
-        """Though it remembers the queue as it was: no accepted message is without what is to be delivered of it."""
+        """Every accepted message has its notifications, although the server has cached the queue's former rules."""
         one, other = compose(app=OPTIONS), compose(app=OPTIONS)
         other.send("jobs", "before")
         self.agreed(one)
@@ -549,7 +540,6 @@ class TestNotices:
         assert self.notices(storage, one, clock) == [b'"after"']
 
     def test_a_queue_that_reappears_has_its_subscriptions(self, api: Api, storage: Storage, clock: ManualClock) -> None:
-        """6.6."""
         self.agreed(api)
         api.delete("/v2/queues/jobs", 204)
         assert api.get("/v2/queues", 200).json["queues"] == []
@@ -557,7 +547,7 @@ class TestNotices:
         assert self.notices(storage, api, clock) == [b'"again"']
 
     def test_metadata_hide_and_keep_it(self, api: Api, storage: Storage, clock: ManualClock) -> None:
-        """Nobody sees, sets or removes what a queue's metadata say of its subscriptions, or the queues of zq's own."""
+        """Clients cannot access the internal metadata of subscriptions or zq's internal queues."""
         self.agreed(api)
         api.send("jobs", "one")
         assert "~" not in api.get("/v2/queues/jobs", 200).text
@@ -573,7 +563,7 @@ class TestNotices:
         api.get("/v2/queues/~notices/messages", 400)
 
     def test_only_those_who_had_agreed_get_it(self, api: Api, storage: Storage, clock: ManualClock) -> None:
-        """Who agrees after a message was accepted is not told of it, though it was not fanned out yet."""
+        """A subscriber that confirms after a message was accepted does not get it, even if fan-out is still pending."""
         ids = []
         for message in ("one", "two"):
             made = subscribe(api, self.PATH, subscriber=f"http://{message}{api.project}.me")
@@ -588,4 +578,4 @@ class TestNotices:
         told = fan_out_of(storage, clock).fan_out(queue, claim)
         assert sorted(told) == sorted(source.worker_queue(id) for id in ids)
         counts = [storage.queues.stats(source.worker_queue(id), clock.now()).free for id in ids]
-        assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too
+        assert counts == [2 + 1, 1 + 1]  # each subscriber also got a confirmation request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every route against every nasty value: a client's error or the contract's success, and no half-done work."""
+"""Every route with every hostile value: a client's error or a success of the contract, and no partial effect."""
 
 import json
 from typing import Any, NamedTuple
@@ -179,7 +179,7 @@ QUERIES = [
 Request = tuple[str, bytes | None]
 """Query and body."""
 TOGETHER = 16
-"""Requests after which a project is looked at once."""
+"""Number of requests after which the project is compared."""
 
 
 def a_third(rows: list[Any]) -> list[Any]:
@@ -189,12 +189,12 @@ def a_third(rows: list[Any]) -> list[Any]:
 
 @pytest.fixture
 def api(compose: Any) -> Api:
-    """A server on which no request waits for long."""
+    """Return a client of a server on which no request waits long."""
     return compose(max_wait=1)
 
 
 class World(NamedTuple):
-    """A queue with metadata, three messages and a claim on the first."""
+    """A queue with metadata, three messages, and a claim on the first."""
 
     queue: str
     message: str
@@ -202,7 +202,7 @@ class World(NamedTuple):
 
 
 class Sweeper:
-    """Sends requests and looks after each whether the project's contents are as they should be."""
+    """A sender of requests that checks whether the project's contents are as expected."""
 
     def __init__(self, api: Api, route: str) -> None:
         self._api = api
@@ -212,7 +212,7 @@ class Sweeper:
         self._begin()
 
     def _begin(self) -> None:
-        """A fresh world in a project that holds nothing else."""
+        """Create a fresh world in an empty project."""
         for name in self._api.queues():
             self._api.delete(f"/v2/queues/{name}", 204)
         self._made += 1
@@ -224,14 +224,16 @@ class Sweeper:
         self._before = self._contents()
 
     def _contents(self) -> list[bytes]:
-        """Everything that the project's owner can see."""
+        """Return all responses that show the project's contents to its owner."""
         queue = f"/v2/queues/{self._world.queue}"
         looks = ("/v2/queues?detailed=true", f"{queue}/stats", f"{queue}/messages?echo=true&include_claimed=true")
         return [self._api.get(path, 200).body for path in looks]
 
     def sweep(self, requests: list[Request]) -> None:
-        """Send them all. What the project holds is looked at after up to ``TOGETHER`` of them; where it has changed,
-        the same are sent again one by one, until it is known which of them did it."""
+        """Send the requests and compare the project's contents after up to ``TOGETHER`` requests.
+
+        If the contents changed, the requests are repeated one by one to find the cause.
+        """
         size = TOGETHER
         while requests:
             some, requests = requests[:size], requests[size:]
@@ -247,7 +249,10 @@ class Sweeper:
             self._begin()
 
     def _send(self, query: str = "", body: bytes | None = None) -> tuple[str, bool]:
-        """What was asked, and whether it was refused; a fault is noted, not raised, so that a run shows them all."""
+        """Send a request. Return a description of it and whether it was refused.
+
+        A failed check is recorded instead of raised, so that a run shows all of them.
+        """
         path = self._path.format(**self._world._asdict()) + (f"?{query}" if query else "")
         headers = {"Content-Type": PATCH_TYPE} if self._path.endswith("{queue}") else {}
         try:
@@ -266,9 +271,9 @@ class Sweeper:
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str, store_name: str) -> None:
-    """1.6: never 5xx, never a store that changed by a refusal; an error has a title and a description.
+    """1.6: The server never answers 5xx, a refusal never changes the store, and errors have title and description.
 
-    What refuses stands above the stores, so all bodies go to one of them and every fifth to the others.
+    The checks are above the stores, so all bodies go to one store and every fifth to the others.
     """
     sweeper = Sweeper(api, route)
     every = 1 if store_name == "memory" else 5
@@ -278,7 +283,7 @@ def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str, store_na
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None:
-    """1.5: the same for parameters, known and unknown."""
+    """1.5: The rule for bodies holds for known and unknown parameters."""
     body = {
         "POST": b'{"messages": [{"body": 1}], "resource_types": [], "delete": "*", "limit": 5, '
         b'"producer": "p", "batch": 1}',
@@ -295,7 +300,7 @@ def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None
     "route", [route for route, (_, path, *_) in ROUTES.items() if "{message}" in path or "{claim}" in path]
 )
 def test_nasty_ids_are_not_found(api: Api, route: str) -> None:
-    """1.7 [T]: an ill-formed id is never a 400 and never a failure."""
+    """1.7 [T]: A malformed id never gets 400 or 5xx."""
     method, path, *_ = ROUTES[route]
     body = {"PATCH": b'{"ttl": 60}', "POST": b'{"delete": "*"}'}.get(method)
     api.send("jobs", "kept")
@@ -322,7 +327,7 @@ def test_nasty_ids_are_not_found(api: Api, route: str) -> None:
 
 
 class Careless:
-    """A project that one of its refusals changes: the one whose body is ``b"bad"``."""
+    """A project that is changed by the refusal of the body ``b"bad"``."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -340,7 +345,7 @@ class Careless:
 
 
 def test_a_refusal_that_leaves_a_trace_is_found_among_many(api: Api) -> None:
-    """Wherever it stands among those that are looked at together, and beside successes."""
+    """The position of the refusal in its batch and successes in the batch do not matter."""
     sweeper = Sweeper(Careless(api), "messages.post")  # type: ignore[arg-type]
     good = b'{"messages": [{"body": 1}]}'
     bodies = [b"{", b"bad", *[b"{"] * 20, b"bad", good, *[b"{"] * 3, good, b"bad"]

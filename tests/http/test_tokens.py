@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens: their form, what is stored of them, and who makes, lists, rotates and revokes them (tenancy 2 and 5)."""
+"""Tokens: their form, storage and administration (tenancy 2 and 5)."""
 
 import json
 import threading
@@ -37,13 +37,13 @@ NONE = "There is no token with this id in the project."
 
 @pytest.fixture
 def tokens(storage: Storage, clock: ManualClock) -> Tokens:
-    """The tokens of the folder's store."""
+    """Return the tokens in the shared store."""
     return Tokens(storage.documents, clock)
 
 
 @pytest.fixture
 def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
-    """A server whose callers have tokens; what was revoked is known at once."""
+    """Return a client of a server with tokens, which notices revocations at once."""
     moments = iter(range(10, 10**9, 10))
     verifier = TokenVerifier(storage.documents, clock)
     return compose(app={"strategy": BearerStrategy(verifier, bare=True, monotonic=lambda: float(next(moments)))})
@@ -51,13 +51,13 @@ def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
 
 @pytest.fixture
 def owner(guarded: Api, tokens: Tokens) -> dict[str, str]:
-    """The headers of whoever may do everything in the project."""
+    """Return the headers of an owner of the project."""
     return bearer(tokens.create(Grant(project=guarded.project, user="ann")).text)
 
 
 @pytest.fixture
 def admin(tokens: Tokens) -> dict[str, str]:
-    """The headers of whoever administers the deployment, without any other."""
+    """Return the headers of an administrator of the deployment, without project and client."""
     text = tokens.create(Grant(project="admin", roles=["admin"])).text
     return bearer(text) | {"X-Project-ID": None, "Client-ID": None}  # type: ignore[dict-item]
 
@@ -68,7 +68,7 @@ def bearer(text: str) -> dict[str, str]:
 
 @pytest.mark.one_store
 def test_the_form_of_a_token(tokens: Tokens) -> None:
-    """64 characters of four parts; one that was changed anywhere, or cut off, is none."""
+    """A token has 64 characters in four parts; a changed or truncated token is invalid."""
     text = tokens.create(Grant(project="form")).text
     assert len(text) == 64
     assert [len(part) for part in text.split("_")] == [2, 10, 43, 6]
@@ -81,7 +81,7 @@ def test_the_form_of_a_token(tokens: Tokens) -> None:
 
 
 def test_the_store_has_no_secret(tokens: Tokens, storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """Its hash, and an empty entry for listings; neither holds the secret."""
+    """The store has the token's hash and an empty entry for listings; neither contains the secret."""
     project = f"hold{project_suffix}"
     made = tokens.create(Grant(project=project, name="n"))
     id, secret = made.text.split("_")[1:3]
@@ -94,7 +94,7 @@ def test_the_store_has_no_secret(tokens: Tokens, storage: Storage, clock: Manual
 
 
 def test_a_token_is_made_and_shown_once(guarded: Api, owner: dict[str, str]) -> None:
-    """POST has it, GET has not; it works, and lists have no secret either."""
+    """The response to POST has the secret; GET and lists have not. The token works."""
     made = guarded.post("/v2/tokens", 201, {"name": "ci", "days": 3}, owner)
     assert made.headers["Cache-Control"] == "no-store"
     assert made.headers["Location"] == f"/v2/tokens/{made.json['id']}"
@@ -110,7 +110,7 @@ def test_a_token_is_made_and_shown_once(guarded: Api, owner: dict[str, str]) -> 
 
 
 def test_a_token_is_revoked(guarded: Api, owner: dict[str, str]) -> None:
-    """401 from then on; revoking again is fine, and it is not listed any more."""
+    """The token gets 401 from then on and is not listed; revoking it again succeeds."""
     made = guarded.post("/v2/tokens", 201, headers=owner).json
     guarded.get("/v2/queues", 200, bearer(made["token"]))
     for _ in range(2):
@@ -121,7 +121,7 @@ def test_a_token_is_revoked(guarded: Api, owner: dict[str, str]) -> None:
 
 
 def test_a_rotated_token_has_a_day_left(guarded: Api, owner: dict[str, str], clock: ManualClock) -> None:
-    """And its twin lives as long as it was to."""
+    """The new token keeps the original expiry."""
     old = guarded.post("/v2/tokens", 201, {"days": 10, "name": "x"}, owner).json
     clock.advance(5 * DAY)
     twin = guarded.post(f"/v2/tokens/{old['id']}/rotate", 201, headers=owner).json
@@ -136,7 +136,7 @@ def test_a_rotated_token_has_a_day_left(guarded: Api, owner: dict[str, str], clo
 
 
 def test_rotation_never_lengthens_a_life(tokens: Tokens, clock: ManualClock) -> None:
-    """A token with an hour left ends within that hour."""
+    """A token that expires in an hour still ends within the hour."""
     old = tokens.create(Grant(project="late", days=1)).token
     clock.advance(DAY - 3600)
     tokens.rotate(old.id)
@@ -147,7 +147,7 @@ def test_rotation_never_lengthens_a_life(tokens: Tokens, clock: ManualClock) -> 
 
 
 def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rotation ends the old one within a day, and so must not write it anew."""
+    """The rotation limits the old token to a day, and must not write it back."""
     old = tokens.create(Grant(project="amid")).token
     create = tokens.create
 
@@ -161,8 +161,8 @@ def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeyp
         tokens.get(old.id)
 
 
-def test_nobody_sees_anothers_tokens(guarded: Api, owner: dict[str, str], tokens: Tokens) -> None:
-    """By id, by listing, by revoking."""
+def test_tokens_of_another_project_are_not_visible(guarded: Api, owner: dict[str, str], tokens: Tokens) -> None:
+    """This holds for reads by id, listings and revocations."""
     other = tokens.create(Grant(project="somebody"))
     where = f"/v2/tokens/{other.token.id}"
     guarded.get(where, 404, owner)
@@ -173,7 +173,7 @@ def test_nobody_sees_anothers_tokens(guarded: Api, owner: dict[str, str], tokens
 
 
 def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: ManualClock) -> None:
-    """Scopes, roles and expiry (tenancy 2)."""
+    """This holds for scopes, roles and expiry (tenancy 2)."""
     ends = clock.now() + DAY
     scopes = ["manage+produce:**", "manage:work/**"]
     maker = bearer(tokens.create(Grant(project=guarded.project, scopes=scopes, expires=ends)).text)
@@ -188,7 +188,7 @@ def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: Ma
 
 
 def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
-    """No role that the maker has not, and nobody else's name: a policy may ask for either."""
+    """The rotated token has no role that the caller lacks and no other user's name, as a policy may use either."""
     maker = bearer(tokens.create(Grant(project=guarded.project, user="bob", roles=["auditor"])).text)
     for more in ({"roles": ["member"]}, {"roles": ["member", "auditor"]}, {"roles": ["auditor"], "user": "ann"}):
         wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
 def test_a_token_is_not_named_by_its_secret(
     guarded: Api, owner: dict[str, str], admin: dict[str, str], tokens: Tokens, storage: Storage, clock: ManualClock
 ) -> None:
-    """Whoever revokes a token by its whole text hears that nothing was revoked, and the text is not stored."""
+    """A revocation by the token's full text is refused with an error, and the text is not stored."""
     text = tokens.create(Grant(project=guarded.project)).text
     for path, headers in (("/v2/tokens", owner), ("/v2/admin/tokens", admin)):
         for verb, target in (("GET", text), ("DELETE", text), ("DELETE", text[:13]), ("POST", f"{text}/rotate")):
@@ -214,7 +214,7 @@ def test_a_token_is_not_named_by_its_secret(
 
 @pytest.mark.parametrize("scopes", [["produce:**"], ["manage:orders.*"], ["manage:**"], ["*:queue/**"]])
 def test_tokens_are_managed_by_whoever_manages_everything(guarded: Api, tokens: Tokens, scopes: list[str]) -> None:
-    """A part of the project is not enough."""
+    """The scopes must cover the whole project."""
     narrow = bearer(tokens.create(Grant(project=guarded.project, scopes=scopes)).text)
     guarded.get("/v2/tokens", 403, narrow)
     guarded.post("/v2/tokens", 403, {"scopes": scopes}, narrow)
@@ -222,7 +222,7 @@ def test_tokens_are_managed_by_whoever_manages_everything(guarded: Api, tokens: 
 
 
 def test_who_was_not_authenticated_makes_no_tokens(api: Api) -> None:
-    """Where nobody is: they would count once somebody is."""
+    """Without authentication no tokens can be created: they would be valid once authentication is enabled."""
     for path in ("/v2/tokens", "/v2/admin/tokens?project=x"):
         api.post(path, 403)
         api.get(path, 403)
@@ -236,14 +236,14 @@ def test_who_was_not_authenticated_makes_no_tokens(api: Api) -> None:
     ],
 )
 def test_terms_out_of_bounds_are_refused(guarded: Api, owner: dict[str, str], terms: object) -> None:
-    """400, and nothing is made."""
+    """The server answers 400 and creates no token."""
     before = len(guarded.get("/v2/tokens?limit=100", 200, owner).json["tokens"])
     guarded.post("/v2/tokens", 400, terms, owner)
     assert len(guarded.get("/v2/tokens?limit=100", 200, owner).json["tokens"]) == before
 
 
 def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """[auth] token_max_days, and 100 live ones of a project; those that ended do not count."""
+    """The limits are [auth] token_max_days and 100 live tokens per project; expired tokens do not count."""
     tokens = Tokens(storage.documents, clock, max_days=5)
     grant = Grant(project=f"many{project_suffix}", days=90)
     assert tokens.create(grant).token.stored.expires == clock.now() + 5 * DAY
@@ -267,7 +267,7 @@ def index(storage: Storage, clock: ManualClock, project: str) -> int:
 def test_servers_that_make_tokens_at_once_keep_to_the_number(
     storage: Storage, clock: ManualClock, project_suffix: str
 ) -> None:
-    """Each thread has a server of its own. Those that are refused leave nothing, and a token that was made counts."""
+    """Each thread has a server of its own. Refused requests leave nothing, and every created token counts."""
     grant, made = Grant(project=f"racing{project_suffix}"), []
     for _ in range(5):
 
@@ -290,7 +290,7 @@ def test_servers_that_make_tokens_at_once_keep_to_the_number(
 def test_a_token_that_is_made_while_another_is_counted_takes_its_room(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other server has seen room for one, and finds none when it has written."""
+    """The other server saw room for a token before its write, and sees none after it."""
     grant, put = Grant(project=f"late{project_suffix}"), storage.documents.put
     early, late = (Tokens(storage.documents, clock, max_tokens=lambda _: 1) for _ in range(2))
 
@@ -307,7 +307,7 @@ def test_a_token_that_is_made_while_another_is_counted_takes_its_room(
 
 
 def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], owner: dict[str, str]) -> None:
-    """By the role alone: made, listed by pages, rotated, revoked, for the project that the parameter names."""
+    """Only the role is required to create, list, rotate and revoke tokens of the project in the parameter."""
     guarded.get("/v2/admin/tokens", 403, owner)
     guarded.post("/v2/admin/tokens", 400, headers=admin)
     where = f"/v2/admin/tokens?project={guarded.project}"
@@ -319,7 +319,7 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
     assert f"project={guarded.project}" in pages["links"][0]["href"]
     guarded.get(pages["links"][0]["href"], 200, admin)
     page = guarded.get("/v2/admin/tokens?limit=100", 200, admin)
-    while made["id"] not in page.text:  # the folder's store has those of all tests
+    while made["id"] not in page.text:  # the shared store has tokens of all tests
         page = guarded.get(page.json["links"][0]["href"], 200, admin)
     guarded.get(f"/v2/admin/tokens/{made['id']}", 200, admin)
     guarded.get(f"/v2/admin/tokens/{made['id']}?project=other", 404, admin)
@@ -331,7 +331,7 @@ def test_administrators_manage_everybodys(guarded: Api, admin: dict[str, str], o
 def test_a_json_web_token_is_revoked_by_any_id(
     guarded: Api, admin: dict[str, str], tokens: Tokens, storage: Storage, clock: ManualClock, socket: str
 ) -> None:
-    """With characters that no path can have; over HTTP and on the command line. A token of ours is not meant by it."""
+    """The id may have characters that a path cannot have, over HTTP and in the command. Own tokens are unaffected."""
     own = tokens.create(Grant(project=guarded.project))
 
     def denied(jti: str) -> bool:
@@ -362,7 +362,7 @@ def compose_nothing() -> control.Application:
 def test_audit_lines_name_the_token(
     guarded: Api, owner: dict[str, str], admin: dict[str, str], tokens: Tokens, socket: str, tmp_path: Path
 ) -> None:
-    """On create, rotate and revoke, over HTTP and through the control socket; never more of a token than its id."""
+    """This holds for create, rotate and revoke, over HTTP and the control socket. Lines contain only the token's id."""
     told = tmp_path / "audit.log"
     audit.configure(str(told))
     try:
@@ -391,7 +391,10 @@ def test_audit_lines_name_the_token(
 def test_an_administrators_token_never_exceeds_its_maker(
     guarded: Api, tokens: Tokens, clock: ManualClock, project_suffix: str
 ) -> None:
-    """One without scopes makes any that ends no later than his own; one with scopes, what his own credential is for."""
+    """Without scopes, an administrator creates tokens that end no later than its own.
+
+    With scopes, it creates only tokens for its own scopes.
+    """
     ends, project = clock.now() + DAY, f"ops{project_suffix}"
     others = {"X-Project-ID": None, "Client-ID": None}
     grant = Grant(project=project, user="ann", roles=["admin"], expires=ends)
@@ -426,7 +429,7 @@ def test_an_administrators_token_never_exceeds_its_maker(
 def test_tokens_of_administrators_are_no_projects(
     guarded: Api, storage: Storage, clock: ManualClock, tokens: Tokens, project_suffix: str
 ) -> None:
-    """A project of tenants has the name that theirs have: it neither sees nor touches them, nor loses room to them."""
+    """A tenant's project of the same name cannot see or change them, and they do not count towards its limit."""
     project = f"admin{project_suffix}"
     administrator = tokens.create(Grant(project=project, roles=["admin"]))
     tenant = tokens.create(Grant(project=project)).token.id
@@ -457,7 +460,7 @@ def test_tokens_of_administrators_are_no_projects(
 
 
 def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
-    """By a number of their own."""
+    """Administrator tokens have a limit of their own."""
     storage = connect("memory:")
     tokens = Tokens(storage.documents, clock, max_tokens=lambda _: 0)
     for number in range(MAX_TOKENS):
@@ -469,7 +472,7 @@ def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
 
 
 def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) -> None:
-    """[auth] bootstrap_token_file: an administrator's, while there is none; what is no token stops the start."""
+    """[auth] bootstrap_token_file creates the first administrator's token; an invalid token stops the start."""
     storage = connect("memory:")
     text = Tokens(storage.documents, clock).create(Grant(project="elsewhere")).text
     fresh = connect("memory:")
@@ -499,7 +502,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
 
 
 def test_a_rotated_bootstrap_token_is_not_adopted_again(clock: ManualClock) -> None:
-    """Nor when its twin is gone and its day is over."""
+    """This holds even after the new token is removed and the old token has expired."""
     storage = connect("memory:")
     tokens = Tokens(storage.documents, clock)
     text = tokens.create(Grant(project="elsewhere")).text
@@ -515,15 +518,15 @@ def test_a_rotated_bootstrap_token_is_not_adopted_again(clock: ManualClock) -> N
 
 @pytest.fixture
 def socket(compose: Compose, tmp_path: Path) -> str:
-    """The control socket of a server where nobody is authenticated."""
+    """Return the path of the control socket of a server without authentication."""
     path = str(tmp_path / "c.sock")
     control.serve(path, compose().app)
     return path
 
 
 @pytest.mark.one_store
-def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> None:
-    """An option that names another file costs the socket, and not the file."""
+def test_a_file_that_is_not_a_socket_is_not_removed(compose: Compose, tmp_path: Path) -> None:
+    """If the option names another file, the server starts without a socket and keeps the file."""
     file = tmp_path / "notes"
     file.write_text("mine")
     control.serve(str(file), compose().app)
@@ -531,7 +534,7 @@ def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> N
 
 
 def test_the_control_socket_is_the_operators(socket: str, project_suffix: str) -> None:
-    """The administrators' routes without a credential, for this user alone; nothing of any project."""
+    """The socket offers administrators' routes without a credential to this user only, and no project's routes."""
     assert Path(socket).stat().st_mode & 0o777 == 0o600
     status, made = control.send(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
     assert (status, made["by"]) == (201, "control")

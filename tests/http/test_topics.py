@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics where they differ from queues: keys, names, what publishing creates, what deletion leaves (contract 13,
-extensions 8). What is the same is tested beside queues, for both."""
+"""Topics where they differ from queues: keys, names, creation by publishing, and deletion (contract 13, extensions 8).
+
+Common behaviour is tested together with queues.
+"""
 
 import time
 from collections.abc import Callable
@@ -30,17 +32,17 @@ ZEROS = {"messages": {"claimed": 0, "free": 0, "total": 0}}
 
 
 def names(api: Api) -> list[str]:
-    """The names of the project's topics."""
+    """Return the names of the project's topics."""
     return api.names(KINDS[1])
 
 
 def seen(api: Api, topic: str) -> list[Any]:
-    """The bodies that a listing shows."""
+    """Return the bodies of a listing."""
     return bodies(api.get(f"/v2/topics/{topic}/messages?limit=20", 200))
 
 
 def test_a_topic_and_a_queue_of_one_name_are_two_things(api: Api) -> None:
-    """13: a second namespace; each is listed, shown, purged and deleted for itself."""
+    """13: Topics have a namespace of their own; each is listed, shown, purged and deleted separately."""
     api.put("/v2/queues/news", 201, {"a": 1})
     api.put(URL, 201, {"a": 2})
     assert (api.queues(), names(api)) == (["news"], ["news"])
@@ -53,7 +55,7 @@ def test_a_topic_and_a_queue_of_one_name_are_two_things(api: Api) -> None:
 
 
 def test_only_three_reserved_keys_are_shown(api: Api) -> None:
-    """13 [T]: the others are keys like any, there when they were set."""
+    """13 [T]: Other reserved keys of queues are ordinary keys, shown once they are set."""
     assert api.get(URL, 200).json == TOPIC_RESERVED
     api.put(URL, 201, {"_max_claim_count": 3})
     assert api.get(URL, 200).json == {**TOPIC_RESERVED, "_max_claim_count": 3}
@@ -61,14 +63,14 @@ def test_only_three_reserved_keys_are_shown(api: Api) -> None:
 
 @pytest.mark.parametrize("key", TOPIC_RESERVED)
 def test_a_reserved_key_of_a_topic_can_be_removed_though_never_set(api: Api, key: str) -> None:
-    """13, 6.5 [T]: a no-op."""
+    """13, 6.5 [T]: The removal has no effect."""
     api.put(URL, 201)
     assert api.patch(URL, 200, [{"op": "remove", "path": f"/metadata/{key}"}]).json == TOPIC_RESERVED
 
 
 @pytest.mark.parametrize("key", ORDINARY)
 def test_a_key_that_only_queues_reserve_cannot_be_removed_unset(api: Api, key: str) -> None:
-    """13, 6.5: 409 that speaks of the topic."""
+    """13, 6.5: The server answers 409, and the error mentions the topic."""
     api.put(URL, 201)
     refused = api.patch(URL, 409, [{"op": "remove", "path": f"/metadata/{key}"}]).json
     assert refused["title"] == "Resource conflict"
@@ -80,7 +82,7 @@ def test_a_key_that_only_queues_reserve_cannot_be_removed_unset(api: Api, key: s
     [(TTL, 59), (TTL, 1209601), (SIZE, 0), (SIZE, 262145), ("_default_message_delay", 901), (TTL, "60")],
 )
 def test_a_reserved_value_out_of_range_is_refused(api: Api, key: str, value: object) -> None:
-    """6.1, 13: as of a queue, by PUT and by PATCH; nothing is created or changed."""
+    """6.1, 13: PUT and PATCH refuse the value as for queues, and change nothing."""
     api = api.fresh()
     assert key in api.put(URL, 400, {key: value}).json["description"]
     assert names(api) == []
@@ -90,12 +92,12 @@ def test_a_reserved_value_out_of_range_is_refused(api: Api, key: str, value: obj
 
 
 def test_a_topic_may_have_a_dead_letter_queue_of_its_own_name(api: Api) -> None:
-    """13: that is a queue, and of no meaning for a topic."""
+    """13: The name denotes a queue, which has no effect on a topic."""
     api.put(URL, 201, {"_dead_letter_queue": "news"})
 
 
 def test_encryption_of_a_topic_is_not_built(api: Api) -> None:
-    """Extensions 0: 400, never stored and then ignored."""
+    """Extensions 0: The server answers 400 instead of storing and ignoring the key."""
     assert "_enable_encrypt_messages" in api.put(URL, 400, {"_enable_encrypt_messages": True}).json["description"]
     assert names(api) == []
 
@@ -103,7 +105,7 @@ def test_encryption_of_a_topic_is_not_built(api: Api) -> None:
 @every_row("name", ["Nice-Bo@t", "a" * 65, "b%20c", "%C3%A9", "a%0A", "*", "a.*", ""])
 @every_row("rest", ["", "/stats", "/purge", "/messages", "/messages/1", "/stream", "/subscriptions"])
 def test_a_bad_name_is_refused_on_every_route(door: Api, name: str, rest: str) -> None:
-    """1.2, 1.8, 13 [T]: 400 with the title of topics, before the method and the store."""
+    """1.2, 1.8, 13 [T]: The server answers 400 with the title of topics before it checks the method."""
     refused = door.get(f"/v2/topics/{name}{rest}", 400).json
     assert refused["title"] == "Invalid topic identification"
     assert "topic name" in refused["description"]
@@ -111,25 +113,24 @@ def test_a_bad_name_is_refused_on_every_route(door: Api, name: str, rest: str) -
 
 @pytest.mark.parametrize(("length", "status"), [(256, 200), (257, 400)])
 def test_the_project_of_a_topic_has_at_most_256_characters(api: Api, length: int, status: int) -> None:
-    """1.3, 1.8: the title is that of topics."""
+    """1.3, 1.8: The title of the error is that of topics."""
     answer = api.get(URL, status, {"X-Project-ID": "p" * length})
     assert status == 200 or answer.json["title"] == "Invalid topic identification"
 
 
 def test_a_name_may_have_64_characters_and_dots(api: Api) -> None:
-    """1.7."""
     for name in ("a" * 64, ".", "..", "a.b-c_D.9"):
         api.put(f"/v2/topics/{name}", 201)
     assert len(names(api)) == 4
 
 
 def test_a_missing_topic_cannot_be_patched(api: Api) -> None:
-    """6.5: 404 that says topic."""
+    """6.5: The server answers 404, and the error mentions the topic."""
     assert "topic" in api.patch(URL, 404, []).json["description"]
 
 
 def test_no_patch_overwrites_another(api: Api) -> None:
-    """6.5: each is one step, so eight at a time leave what each of them has added."""
+    """6.5: Each patch is atomic, so eight concurrent patches all take effect."""
     api.put(URL, 201)
     keys = [f"key{number}" for number in range(8)]
     with ThreadPoolExecutor(len(keys)) as pool:
@@ -139,7 +140,7 @@ def test_no_patch_overwrites_another(api: Api) -> None:
 
 
 def test_publishing_creates_the_topic(api: Api) -> None:
-    """Extensions 8: as a post creates a queue, without metadata; a later PUT finds it there."""
+    """Extensions 8: The topic has no metadata, like a queue created by a post; a later PUT answers 204."""
     publish(api, 1)
     assert names(api) == ["news"]
     assert api.get(URL, 200).json == TOPIC_RESERVED
@@ -147,7 +148,7 @@ def test_publishing_creates_the_topic(api: Api) -> None:
 
 
 def test_stats_count_what_has_not_expired(api: Api, clock: ManualClock) -> None:
-    """6.7, 13: nothing is claimed; the landmarks are topics' messages, with their sequences if asked for."""
+    """6.7, 13: No message is claimed. The oldest and newest messages have sequences if ``detailed`` is set."""
     publish(api, 1, ttl=60)
     first, last = publish(api, 2, 3, ttl=600)
     publish(api, 4, topic="other")
@@ -162,7 +163,7 @@ def test_stats_count_what_has_not_expired(api: Api, clock: ManualClock) -> None:
 
 
 def test_purge_empties_one_topic_and_keeps_its_metadata(api: Api) -> None:
-    """6.8, 13, L8: other topics and projects, who share nothing with it or the log, keep what they have."""
+    """6.8, 13, L8: Other topics and projects keep their messages."""
     other = api.tenant(project="other")
     api.put(URL, 201, {"a": 1})
     for tenant, topic in ((api, "news"), (api, "news2"), (other, "news")):
@@ -179,7 +180,7 @@ def test_purge_empties_one_topic_and_keeps_its_metadata(api: Api) -> None:
 
 
 def test_deletion_takes_metadata_and_messages(api: Api) -> None:
-    """6.6, 13: afterwards the name is as new; the next message creates the topic again."""
+    """6.6, 13: Afterwards the name is unused; the next message creates the topic again."""
     api.put(URL, 201, {"a": 1})
     [old] = publish(api, "old")
     api.delete(URL, 204)
@@ -194,7 +195,7 @@ def test_deletion_takes_metadata_and_messages(api: Api) -> None:
 
 
 def test_what_a_topic_says_of_ttl_and_size_counts_at_once(api: Api) -> None:
-    """6.1: by PATCH, by deletion, by PUT, though a server remembers what a topic says."""
+    """6.1: This holds for PATCH, deletion and PUT, although the server caches the topic's rules."""
     [message] = publish(api, 1)
     assert api.get(f"{URL}/messages/{message}", 200).json["ttl"] == 3600
     api.patch(URL, 200, [{"op": "add", "path": f"/metadata/{key}", "value": 100} for key in (TTL, SIZE)])
@@ -208,7 +209,7 @@ def test_what_a_topic_says_of_ttl_and_size_counts_at_once(api: Api) -> None:
 
 
 class Watch:
-    """A monotonic clock."""
+    """A monotonic clock that the test sets."""
 
     time = 100.0
 
@@ -219,7 +220,7 @@ class Watch:
 def test_another_servers_change_counts_after_a_second(
     storage: Storage, clock: ManualClock, project_suffix: str
 ) -> None:
-    """What is remembered costs no question, for so long and no longer; what a server does itself it knows."""
+    """Cached rules need no query until they expire; a server knows its own changes at once."""
     watch, default_ttls, news = Watch(), DefaultTtls(3600), TopicRef(f"acme{project_suffix}", "news")
     (here, known_here), (there, known_there) = (composed(storage, clock, default_ttls, watch) for _ in "ab")
     assert known_here.rules(news).ttl == 3600
@@ -246,7 +247,7 @@ def composed(
 
 
 def test_the_table_of_queues_ttls_is_not_for_topics(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
-    """``queue_ttl`` names queues; topics have the default, shown and in force."""
+    """``queue_ttl`` names queues only; topics show and use the default."""
     topics, creation = composed(storage, clock, DefaultTtls(120, [("*", 60)]))
     news = TopicRef(f"acme{project_suffix}", "news")
     assert creation.rules(news).ttl == 120

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of requests: which requests have one, and which spans of producers it links to."""
+"""Spans of requests: the traced requests, and their links to spans of producers."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ UNSAMPLED = {"traceparent": f"00-{TRACE}-{PRODUCER}-00"}
 ONE: dict[str, Any] = {"messages": [{"body": 1}]}
 # SQS operations on a queue, with their fields.
 SQS: dict[str, dict[str, str]] = {"SendMessage": {"MessageBody": "x"}, "ReceiveMessage": {}, "ListQueues": {}}
-# An address where nobody listens.
+# An address on which no server listens.
 NOWHERE = "http://127.0.0.1:9"
 Traced = Callable[..., Api]
 
@@ -55,7 +55,7 @@ def recorder(receiver: Receiver) -> Iterator[Recorder]:
 
 @pytest.fixture
 def traced(compose: Callable[..., Api], recorder: Recorder) -> Traced:
-    """Build an app that traces a fraction of the requests without a parent."""
+    """Return a function that builds an app which traces a fraction of the requests without a parent."""
 
     def build(sample: float = 0.0) -> Api:
         return compose(app={"features": [TracingFeature([RequestTracing(sample, recorder)])]})
@@ -65,7 +65,7 @@ def traced(compose: Callable[..., Api], recorder: Recorder) -> Traced:
 
 @pytest.fixture
 def sent(receiver: Receiver, recorder: Recorder) -> Callable[[], list[Received]]:
-    """End the recorder, and return all spans."""
+    """Return a function that ends the recorder and returns all spans."""
 
     def end() -> list[Received]:
         recorder.finish()
@@ -183,7 +183,7 @@ def test_a_span_has_at_most_20_links(traced: Traced, sent: Callable[[], list[Rec
 
 
 def test_messages_of_one_span_have_one_link(traced: Traced, sent: Callable[[], list[Received]]) -> None:
-    """Also if they differ in other attributes; an attribute that is no context has no link."""
+    """Other attributes may differ; an attribute that is not a valid context has no link."""
     api = traced()
     messages = [{"body": 1}, {"body": 1}, {"body": 1, "attributes": {"traceparent": "none"}}]
     api.post(f"{JOBS}/messages", 201, {"messages": messages}, UNSAMPLED)
@@ -194,7 +194,7 @@ def test_messages_of_one_span_have_one_link(traced: Traced, sent: Callable[[], l
 
 
 def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[..., Api], traced: Traced) -> None:
-    """Byte for byte, also of a message that carries a context."""
+    """The responses are equal byte for byte, even for a message with a context."""
 
     def answers(api: Api) -> list[bytes]:
         api.put(JOBS, 201)
@@ -210,7 +210,7 @@ def test_the_answers_are_the_same_without_tracing_and_with_it(compose: Callable[
 def test_a_context_that_the_server_made_leaves_the_base_representation_unchanged(
     compose: Callable[..., Api], traced: Traced
 ) -> None:
-    """Byte for byte, although the message has a new attribute."""
+    """The responses are equal byte for byte, although the message has a new attribute."""
 
     def answers(api: Api) -> tuple[bytes, bytes]:
         api.post(f"{JOBS}/messages", 201, {"messages": [{"body": 1, "ttl": 300}]})
@@ -272,7 +272,7 @@ def call_sqs(url: str, action: str, **fields: str) -> Any:
 
 
 class Blocked(SpanExporter):
-    """An exporter whose receiver does not answer before ``answer``."""
+    """An exporter whose receiver responds only after ``answer`` is set."""
 
     def __init__(self, result: SpanExportResult) -> None:
         self.result = result
@@ -289,7 +289,7 @@ def span_record() -> SpanRecord:
 
 
 class Dropped(Events):
-    """A count of the dropped spans."""
+    """A counter of dropped spans."""
 
     count = 0
 
@@ -300,7 +300,7 @@ class Dropped(Events):
 def test_spans_beyond_the_queue_are_dropped_and_counted_while_the_receiver_hangs(
     compose: Callable[..., Api], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The spans of a failed export are counted, too. No request waits for the receiver."""
+    """Spans of a failed export count too. No request waits for the receiver."""
     monkeypatch.setattr(exporting, "MAX_QUEUED", 20)
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
     exporter, dropped = Blocked(SpanExportResult.FAILURE), Dropped()
@@ -328,7 +328,7 @@ def test_a_stop_waits_for_a_receiver_that_hangs_only_after_the_store_is_closed(
     timeout: float,
     seconds: float,
 ) -> None:
-    """For a shorter time if the receiver fails. The spans that it has not received are dropped."""
+    """The wait is shorter if the receiver fails. Spans that it has not received are dropped."""
     monkeypatch.setattr(exporting, "STOP_TIMEOUT", timeout)
     monkeypatch.setattr(exporting, "FAILING_STOP_TIMEOUT", 0.1)
     monkeypatch.setattr(exporting, "SLOW_EXPORT", slow_export)
@@ -389,7 +389,7 @@ def test_an_exporter_that_raises_an_error_has_failed(caplog: pytest.LogCaptureFi
 
 
 def test_an_outage_of_the_receiver_is_logged_once_with_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Without the records of the SDK, and with the operator's log level."""
+    """The log has no records of the SDK and respects the operator's log level."""
     caplog.set_level("INFO")
     details = logging.getLogger(__name__)
     details.setLevel("ERROR")
@@ -466,7 +466,7 @@ def test_an_endpoint_without_a_path_gets_the_standard_path(endpoint: str, url: s
 def test_an_environment_variable_that_the_sdk_cannot_use_is_refused_without_its_value(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    """Only if tracing is on."""
+    """The variable is checked only if tracing is on."""
     monkeypatch.setenv(name, value)
     SECTION.complete(TracingOptions(), None)
     with pytest.raises(StartRefused, match=f"^{name} must ") as refused:
@@ -530,7 +530,7 @@ def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(
 @pytest.mark.one_store
 @pytest.mark.slow
 def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> None:
-    """A long poll says how long it has waited, SQS has spans, and log lines have the trace id."""
+    """The span of a long poll has its waiting time, SQS requests have spans, and log lines have the trace id."""
     env = {
         **{"OS_TRACING__ENABLED": "true", "OS_TRACING__ENDPOINT": receiver.url, "OS_LOG__REQUESTS": "true"},
         **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OTEL_BSP_SCHEDULE_DELAY": "100"},

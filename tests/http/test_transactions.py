@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extensions 9 over HTTP: named claims, fences, stages and commits. What they promise is proven in conformance."""
+"""Extensions 9 over HTTP: named claims, fences, stages and commits. Conformance tests cover their guarantees."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def commit(api: Api, batch: int, status: int = 200, *, query: str = "", **parts:
 
 @pytest.mark.every_store
 def test_a_claim_by_name_is_made_once(api: Api) -> None:
-    """201 the first time; then 200 with what it still holds, and no more."""
+    """The first request gets 201; repeats get 200 with the messages still held, and no others."""
     ids = api.send("jobs", 1, 2, 3)
     made = api.put(f"{QUEUE}/claims/etl.1.0?limit=2", 201, {"ttl": 300, "grace": 60})
     assert made.headers["Location"] == f"{QUEUE}/claims/etl.1.0"
@@ -37,20 +37,19 @@ def test_a_claim_by_name_is_made_once(api: Api) -> None:
 
 @every_row("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
 def test_a_name_has_its_rules(door: Api, name: str) -> None:
-    """A dot, so that it cannot be an id that the server gives; 128 characters at most."""
+    """A name has a dot, so that it differs from ids of the server, and at most 128 characters."""
     assert "name" in door.put(f"{QUEUE}/claims/{name}", 400).json["description"]
 
 
 @pytest.mark.every_store
 def test_the_largest_name_is_fine(api: Api) -> None:
-    """At the bound."""
     api.send("jobs", 1)
     api.put(f"{QUEUE}/claims/.{'x' * 127}", 201)
 
 
 @pytest.mark.every_store
 def test_an_older_epoch_cannot_work_on(api: Api) -> None:
-    """PUT, PATCH, settle and commit: 409, and nothing has happened."""
+    """PUT, PATCH, settle and commit answer 409 and change nothing."""
     api.send("jobs", 1, 2)
     assert api.post("/v2/fences/etl", 200).json == {"epoch": 1}
     (message,) = api.put(f"{QUEUE}/claims/etl.1?limit=1&fence=etl:1", 201).json["messages"]
@@ -68,13 +67,13 @@ def test_an_older_epoch_cannot_work_on(api: Api) -> None:
 
 @every_row("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
 def test_a_fence_has_its_form(door: Api, fence: str) -> None:
-    """400 before anything is asked."""
+    """The server answers 400 before it accesses the store."""
     door.put(f"{QUEUE}/claims/a.b?fence={fence}", 400)
 
 
 @pytest.mark.every_store
 def test_staged_messages_are_nowhere_until_they_are_published(api: Api) -> None:
-    """No listing, no statistics, no queue; then all at once, in their order."""
+    """Staged messages are in no listing, statistics or queue; then all appear at once, in order."""
     stage(api, "etl.17", 1, 2)
     stage(api, "etl.17", 3)
     api.get(OUT, 200)
@@ -85,7 +84,7 @@ def test_staged_messages_are_nowhere_until_they_are_published(api: Api) -> None:
 
 
 def test_a_stage_is_dropped(api: Api) -> None:
-    """204, also for one that never was; its messages are gone and a commit does not find it."""
+    """The server answers 204, even for a missing stage; a commit no longer finds the stage."""
     stage(api, "etl.17", 1)
     api.delete("/v2/stages/etl.17", 204)
     api.delete("/v2/stages/etl.17", 204)
@@ -93,8 +92,8 @@ def test_a_stage_is_dropped(api: Api) -> None:
     assert api.seen("out") == []
 
 
-def test_a_stage_holds_so_much_and_no_more(compose: Any) -> None:
-    """400, and the stage is as it was."""
+def test_a_post_beyond_the_limit_of_a_stage_is_refused(compose: Any) -> None:
+    """The server answers 400, and the stage is unchanged."""
     api = compose(max_stage_bytes=100)
     stage(api, "s", "x" * 60)
     refused = api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": "x" * 60}]})
@@ -103,7 +102,7 @@ def test_a_stage_holds_so_much_and_no_more(compose: Any) -> None:
 
 
 def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
-    """Sizes, ttls and delays, as a post."""
+    """The limits of a post for sizes, ttls and delays apply."""
     api.put(OUT, 201, {"_max_messages_post_size": 100, "_default_message_delay": 60})
     api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": "x" * 100}]})
     api.post(f"{OUT}/messages?stage=s", 400, {"messages": [{"body": 1, "ttl": 1}]})
@@ -116,7 +115,7 @@ def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
 
 @pytest.mark.every_store
 def test_a_commit_publishes_and_settles(api: Api) -> None:
-    """One decision: what the claims hold is gone, what was staged is there; and the producer is remembered."""
+    """The commit atomically deletes the claimed messages and publishes the staged ones. The batch is stored."""
     api.send("jobs", 1, 2, 3)
     api.put(f"{QUEUE}/claims/etl.17?limit=2", 201)
     stage(api, "etl.17.a", "one")
@@ -130,7 +129,7 @@ def test_a_commit_publishes_and_settles(api: Api) -> None:
 
 
 def test_a_batch_is_committed_once(api: Api) -> None:
-    """A repeat, and any older batch, is told the last one's figures; what it staged is dropped."""
+    """A repeated or older batch gets the counts of the last batch; its stages are dropped."""
     stage(api, "first", 1)
     commit(api, 17, publish=["first"])
     stage(api, "second", 2)
@@ -141,7 +140,7 @@ def test_a_batch_is_committed_once(api: Api) -> None:
 
 
 def test_a_claim_that_is_over_stops_a_commit(api: Api) -> None:
-    """409, nothing has changed, and the stages are kept for the next attempt."""
+    """The server answers 409, nothing changes, and the stages stay for the next attempt."""
     api.send("jobs", 1)
     stage(api, "s", "made")
     commit(api, 1, 409, publish=["s"], settle=[{"queue": "jobs", "claim": "etl.1"}])
@@ -157,7 +156,7 @@ def test_a_commit_of_nothing_is_remembered_too(api: Api) -> None:
 
 
 def test_a_commit_may_say_what_its_stages_hold(api: Api) -> None:
-    """A.9: another number is 409 and changes nothing; the right one is a commit as any other."""
+    """A.9: A wrong number gets 409 and changes nothing; with the right number the commit succeeds."""
     stage(api, "s.1", 1, 2)
     stage(api, "s.2", 3)
     for expected in (1, 3):
@@ -167,8 +166,8 @@ def test_a_commit_may_say_what_its_stages_hold(api: Api) -> None:
     assert commit(api, 1, publish=[{"stage": "s.1", "messages": 2}, "s.2"])["published"] == 3
 
 
-def test_a_commit_has_a_most(compose: Any) -> None:
-    """S4: 413 with both numbers, before anything has changed; and a stage has one, 400."""
+def test_a_commit_beyond_its_limit_is_refused(compose: Any) -> None:
+    """S4: The server answers 413 with both numbers before it changes anything; a stage has a limit too and gets 400."""
     api = compose(max_commit_messages=3, max_stage_messages=3)
     stage(api, "s.1", 1, 2)
     stage(api, "s.2", 3, 4)
@@ -182,7 +181,7 @@ def test_a_commit_has_a_most(compose: Any) -> None:
 
 @pytest.mark.every_store
 def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
-    """In slices, however many: 200 with its figures, and all is there."""
+    """A commit of any size is applied in slices: the server answers 200 with its counts, and everything is applied."""
     api = compose(commit_slice=2)
     stage(api, "s.1", *range(15))
     api.send("jobs", 1, 2, 3)
@@ -195,7 +194,10 @@ def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
 
 @pytest.mark.every_store
 def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
-    """202 with its figures and Retry-After after storage_timeout; the same request, or GET, tells when it is done."""
+    """The server answers 202 with counts and Retry-After after storage_timeout.
+
+    A repeat or GET shows when it is done.
+    """
     api = compose(commit_slice=4, patience=-1.0)
     stage(api, "s.1", *range(19))
     answers = [api.call("POST", COMMITS, None, {"producer": "etl", "batch": 1, "publish": ["s.1"]})]
@@ -215,7 +217,7 @@ def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
 
 @pytest.mark.every_store
 def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
-    """409 with Retry-After for the next one, until it is done."""
+    """The server answers 409 with Retry-After to the next batch until the commit is done."""
     api = compose(commit_slice=1, patience=-1.0)
     stage(api, "s.1", *range(9))
     assert api.post(COMMITS, 202, {"producer": "etl", "batch": 1, "publish": ["s.1"]}).json["published"] == 9
@@ -252,26 +254,25 @@ def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
     ],
 )
 def test_a_commit_that_makes_no_sense_is_refused(gate: Any, document: dict[str, Any], field: str) -> None:
-    """400, naming the field."""
+    """The server answers 400 and names the field."""
     refused = gate().post(COMMITS, 400, document).json["description"]
     assert field in refused, refused
 
 
 @pytest.mark.parametrize("path", ["/v2/fences/a%20b", "/v2/fences/.", f"/v2/fences/{LONG}x"])
-def test_a_fence_of_an_impossible_name(door: Api, path: str) -> None:
-    """400 with the rule."""
+def test_a_fence_with_an_invalid_name_is_refused(door: Api, path: str) -> None:
+    """The server answers 400 with the rule for names."""
     assert "name" in door.post(path, 400).json["description"]
 
 
-def test_a_stage_and_a_producer_of_an_impossible_name(door: Api) -> None:
-    """400 with the rule."""
+def test_a_stage_or_producer_with_an_invalid_name_is_refused(door: Api) -> None:
+    """The server answers 400 with the rule for names."""
     door.delete("/v2/stages/a%20b", 400)
     door.post(f"{OUT}/messages?stage=a%20b", 400, {"messages": [{"body": 1}]})
     door.get(f"{COMMITS}/a%20b", 400)
 
 
 def test_tenants_have_fences_stages_and_producers_of_their_own(api: Api) -> None:
-    """L8."""
     other = api.tenant("other")
     assert api.post("/v2/fences/etl", 200).json == other.post("/v2/fences/etl", 200).json == {"epoch": 1}
     stage(api, "s", 1)
@@ -285,8 +286,8 @@ def test_tenants_have_fences_stages_and_producers_of_their_own(api: Api) -> None
     ("method", "path"),
     [("POST", "/v2/fences/f"), ("DELETE", "/v2/stages/s"), ("POST", COMMITS), ("GET", f"{COMMITS}/p")],
 )
-def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None:
-    """1.7: 256 characters, also where something is kept that has no queue."""
+def test_a_project_with_a_name_that_is_too_long_is_refused(door: Api, method: str, path: str) -> None:
+    """1.7: The limit of 256 characters also applies to objects without a queue."""
     body = {"producer": "p", "batch": 1} if path == COMMITS else None
     assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]
 
@@ -294,7 +295,7 @@ def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None
 @pytest.mark.every_store
 @pytest.mark.parametrize("batch", [2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1])
 def test_a_batch_may_have_any_number_that_a_body_may_hold(api: Api, batch: int) -> None:
-    """A restarted job that numbers its batches by the clock is told which was its last one."""
+    """A restarted job that numbers its batches by the clock learns its last batch."""
     assert commit(api, batch) == {"published": 0, "deleted": 0, "replayed": False}
     assert api.get(f"{COMMITS}/etl", 200).json == {"batch": batch, "published": 0, "deleted": 0}
     assert commit(api, batch)["replayed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two servers on one store: what one does to a queue's rules, the other's next post obeys."""
+"""Two servers on a store: a change of a queue's rules on one server applies to the next post on the other."""
 
 import pytest
 
@@ -11,7 +11,7 @@ URL = f"{QUEUE}/messages"
 
 @pytest.fixture
 def servers(compose) -> tuple[Api, Api]:
-    """Both know the queue already."""
+    """Return two servers that have both cached the queue's rules."""
     one, other = compose(), compose()
     one.put(QUEUE, 201, {"_default_message_ttl": 300, "_default_message_delay": 30, "_max_messages_post_size": 500})
     for api in (one, other):
@@ -35,7 +35,7 @@ def last_ttl(api: Api) -> int:
 
 
 def test_a_new_default_holds_for_the_next_post_of_the_other_server(servers: tuple[Api, Api]) -> None:
-    """The post is made anew by the rules that the store has."""
+    """The server repeats the post with the rules in the store."""
     one, other = servers
     patch(other, _default_message_ttl=900)
     one.post(URL, 201, {"messages": [{"body": 2}]})
@@ -43,7 +43,7 @@ def test_a_new_default_holds_for_the_next_post_of_the_other_server(servers: tupl
 
 
 def test_a_lower_bound_refuses_the_next_post_of_the_other_server(servers: tuple[Api, Api]) -> None:
-    """Though its body was read under the higher one; nothing is stored."""
+    """The body was read under the higher limit; nothing is stored."""
     one, other = servers
     patch(other, _max_messages_post_size=50)
     answer = one.post(URL, 400, {"messages": [{"body": "x" * 100}]})
@@ -52,14 +52,14 @@ def test_a_lower_bound_refuses_the_next_post_of_the_other_server(servers: tuple[
 
 
 def test_a_higher_bound_takes_the_next_post_of_the_other_server(servers: tuple[Api, Api]) -> None:
-    """What remembered rules refuse is judged by those of the store."""
+    """If cached rules refuse a post, the server checks the rules in the store."""
     one, other = servers
     patch(other, _max_messages_post_size=5000)
     one.post(URL, 201, {"messages": [{"body": "x" * 1000}]})
 
 
 def test_a_delay_that_means_nothing_any_more_is_no_reason_to_refuse(servers: tuple[Api, Api]) -> None:
-    """On a normal queue a delay has no effect, whatever its value (contract 7.8)."""
+    """On a queue without delay, a delay has no effect, whatever its value (contract 7.8)."""
     one, other = servers
     one.post(URL, 400, {"messages": [{"body": 2, "delay": 1000000}]})
     patch(other, _default_message_delay=None)
@@ -67,7 +67,7 @@ def test_a_delay_that_means_nothing_any_more_is_no_reason_to_refuse(servers: tup
 
 
 def test_a_queue_that_the_other_server_deleted_begins_anew(servers: tuple[Api, Api]) -> None:
-    """The post makes it again, with the server's defaults."""
+    """The post creates the queue again with the server's defaults."""
     one, other = servers
     other.delete(QUEUE, 204)
     one.post(URL, 201, {"messages": [{"body": 2}]})
@@ -78,7 +78,7 @@ def test_a_queue_that_the_other_server_deleted_begins_anew(servers: tuple[Api, A
 def test_a_queue_without_delays_shows_all_messages_in_the_next_listing_of_the_other_server(
     servers: tuple[Api, Api],
 ) -> None:
-    """The store refuses a listing by rules that no longer hold."""
+    """The store refuses a listing by outdated rules."""
     one, other = servers
     assert one.get(f"{URL}?echo=true", 200).json["messages"] == []
     patch(other, _default_message_delay=None)

@@ -70,17 +70,17 @@ RESOURCES = {
     "rel/delete_claim": (QUEUE + "/claims/{claim_id}", CLAIM, ["DELETE"], False),
     "rel/ping": ("/v2/ping", None, ["GET"], False),
 }
-"""rel -> template, variables, methods, whether it takes a posted document."""
+"""Template, variables, methods, and whether the relation accepts a posted document, by relation."""
 
 
 def home(api: Api) -> dict[str, Any]:
-    """The resources of the home document (webtest does not count application/json-home as JSON)."""
+    """Return the resources of the home document (webtest does not recognize application/json-home as JSON)."""
     resources: dict[str, Any] = json.loads(api.get("/v2/", 200).body)["resources"]
     return resources
 
 
 def test_the_root_lists_the_versions_to_anybody(door: Api) -> None:
-    """2: GET / is 300 with exactly this document, without any header."""
+    """2: GET / answers 300 with exactly this document and requires no header."""
     answer = door.get("/", 300, NOBODY)
     assert answer.json == VERSIONS
     assert answer.headers["Content-Type"] == "application/json"
@@ -88,12 +88,12 @@ def test_the_root_lists_the_versions_to_anybody(door: Api) -> None:
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/json;q=0"])
 def test_the_root_refuses_another_format(door: Api, accept: str) -> None:
-    """1.2: the Accept check holds for / too."""
+    """1.2: The check of Accept applies to / too."""
     door.get("/", 406, {**NOBODY, "Accept": accept})
 
 
 def test_the_home_document_is_json_home_and_may_be_cached_for_a_day(door: Api) -> None:
-    """3: media type and cache header."""
+    """3: The response has the media type and the cache header."""
     answer = door.get("/v2/", 200)
     assert answer.headers["Content-Type"] == "application/json-home"
     assert answer.headers["Cache-Control"] == "max-age=86400"
@@ -102,19 +102,19 @@ def test_the_home_document_is_json_home_and_may_be_cached_for_a_day(door: Api) -
 
 @pytest.mark.parametrize("headers", [{"Client-ID": None}, {"X-Project-ID": None}])
 def test_the_home_document_needs_client_and_project(door: Api, headers: dict[str, None]) -> None:
-    """1.3: every route but / needs them, /v2/ included."""
+    """1.3: Every route except / requires them, including /v2/."""
     door.get("/v2/", 400, headers)
 
 
 @pytest.mark.parametrize("admin_mode", [False, True])
 def test_the_home_document_names_what_is_built_and_nothing_else(gate, admin_mode: bool) -> None:
-    """3, extensions 0: share, subscriptions, pools, flavors and health are absent until they are built."""
+    """3, extensions 0: The document omits features that are not built, such as share, subscriptions and pools."""
     assert home(gate(admin_mode=admin_mode)).keys() == RESOURCES.keys()
 
 
 @every_row("rel", RESOURCES)
 def test_each_relation_has_its_template_variables_and_hints(door: Api, rel: str) -> None:
-    """3: the table of the home document, row by row."""
+    """3: The contract's table of the home document applies."""
     template, variables, allow, accepts = RESOURCES[rel]
     entry = home(door)[rel]
     assert (entry.get("href-template") or entry.get("href")) == template
@@ -125,14 +125,14 @@ def test_each_relation_has_its_template_variables_and_hints(door: Api, rel: str)
 
 
 def test_the_queue_template_can_be_filled_in_and_used(api: Api) -> None:
-    """3 [T]: rel/queue works as a template with queue_name."""
+    """3 [T]: rel/queue is a template with queue_name."""
     template = home(api)["rel/queue"]["href-template"]
     api.put(template.format(queue_name="jobs"), 201)
     assert api.queues() == ["jobs"]
 
 
 def test_hrefs_do_not_carry_a_mount_prefix(door: Api) -> None:
-    """1.4 [T]: an app under a script name still speaks of /v2."""
+    """1.4 [T]: Under a script name, hrefs still begin with /v2."""
     resources = home(door.mounted("/messaging"))
     assert all((entry.get("href-template") or entry["href"]).startswith("/v2") for entry in resources.values())
     assert door.mounted("/messaging").get("/", 300).json == VERSIONS
@@ -141,5 +141,5 @@ def test_hrefs_do_not_carry_a_mount_prefix(door: Api) -> None:
 @every_row("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE"])
 @every_row("path", ["/", "/v2/"])
 def test_the_documents_can_only_be_read(door: Api, path: str, method: str) -> None:
-    """1.1: any other method is 405 and says what is allowed."""
+    """1.1: Any other method gets 405 with the allowed methods."""
     assert "GET" in door.call(method, path, 405).headers["Allow"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /v2/stages``, ``/v2/fences`` and ``/v2/commits``: what batch jobs have under way."""
+"""``GET /v2/stages``, ``/v2/fences`` and ``/v2/commits``: the state of batch jobs."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def names(api: Api, path: str) -> list[str]:
 
 @pytest.mark.every_store
 def test_a_stage_is_shown_with_what_it_holds_and_when_it_is_dropped(api: Api, clock: ManualClock) -> None:
-    """Until it is dropped."""
+    """The stage is listed until it is dropped."""
     make(api, "stages", "night", "one", "two")
     clock.advance(100)
     make(api, "stages", "night", "three")
@@ -51,7 +51,7 @@ def test_a_stage_is_shown_with_what_it_holds_and_when_it_is_dropped(api: Api, cl
 
 
 def test_what_subscribers_get_of_a_stage_is_not_shown(api: Api, storage: Storage, clock: ManualClock) -> None:
-    """It lies in a stage beside, under a name of zq's own."""
+    """These copies are staged separately under an internal name."""
     make(api, "stages", "night", 1)
     queue, now = QueueRef(api.project, "out"), clock.now()
     storage.transactions.stage(api.project, copies_of("night"), queue, [Draft("a", b"1", 60, 0, "c")], now, 600, 100)
@@ -71,7 +71,7 @@ def test_a_fence_is_shown_with_its_epoch_and_since_when(api: Api, clock: ManualC
 
 @pytest.mark.every_store
 def test_a_producer_is_shown_with_its_last_batch(api: Api, clock: ManualClock) -> None:
-    """What it did, and when it was decided."""
+    """The entry has the counts of the batch and the time of its decision."""
     make(api, "stages", "night", 1, 2)
     api.send("in", 1)
     claim, _ = api.claim("in")
@@ -88,7 +88,7 @@ def test_a_producer_is_shown_with_its_last_batch(api: Api, clock: ManualClock) -
 @pytest.mark.every_store
 @each_listing
 def test_pages_follow_each_other(api: Api, kind: str) -> None:
-    """In the order of names, ten in each by default, those of the project alone."""
+    """Names are in order, ten per page by default, and only the project's own."""
     made = sorted(f"job-{number}" for number in range(25))
     for name in made:
         make(api, kind, name)
@@ -114,7 +114,7 @@ def test_limits_have_their_bounds(api: Api, kind: str) -> None:
 
 @each_listing
 def test_a_caller_sees_what_its_scopes_let_it_observe(scoped: Scoped, kind: str) -> None:
-    """A reader, too; a scope of queues shows none."""
+    """Scopes for reading suffice; scopes of queues do not."""
     owner = scoped.api()
     for name in ("a.1", "a.2", "b.1"):
         make(owner, kind, name)
