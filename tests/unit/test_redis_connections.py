@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools of connections that are retired, without a server."""
+"""Retired connection pools, without a server."""
 
 import threading
 from typing import Any
@@ -38,7 +38,7 @@ def pool() -> Pool:
 
 
 def test_a_retired_pool_closes_what_is_idle_at_once_and_the_rest_when_it_is_released():
-    """Whoever uses a connection keeps it until the answer is there."""
+    """A connection in use stays open until its reply has been read."""
     made = pool()
     used, idle = made.get_connection(), made.get_connection()
     made.release(idle)
@@ -49,7 +49,7 @@ def test_a_retired_pool_closes_what_is_idle_at_once_and_the_rest_when_it_is_rele
 
 
 def test_a_retired_pool_gives_no_connection_out():
-    """Neither an idle one nor a new one."""
+    """The pool returns neither an idle connection nor a new one."""
     made = pool()
     made.release(made.get_connection())
     made.retire()
@@ -58,7 +58,7 @@ def test_a_retired_pool_gives_no_connection_out():
 
 
 def test_a_connection_that_is_opened_while_its_pool_is_retired_is_closed():
-    """Its handshake may take a while."""
+    """The pool may be retired during the connection's handshake."""
     made = pool()
 
     class Slow(Plain):
@@ -73,7 +73,7 @@ def test_a_connection_that_is_opened_while_its_pool_is_retired_is_closed():
 
 
 def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
-    """Or an error when its patience ends."""
+    """The wait ends with an error after the pool's timeout."""
     made = pool()
     taken = [made.get_connection() for _ in range(3)]
     with pytest.raises(ConnectionError):
@@ -84,7 +84,7 @@ def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
 
 
 def test_a_connection_released_just_now_is_used_again_without_a_look(monkeypatch: pytest.MonkeyPatch):
-    """A look takes a system call. One that was idle for longer is looked at, for the server may have closed it."""
+    """The check takes a system call. After a longer idle time it is made, because the server may have disconnected."""
     made, looks = pool(), []
     monkeypatch.setattr(connections, "FRESH", 1000.0)
     monkeypatch.setattr(Plain, "can_read", lambda connection, timeout=0: bool(looks.append(connection)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scopes: their grammar, what they allow, and which globs cover which (tenancy 2)."""
+"""Scopes: grammar, permissions, and which patterns cover which (tenancy 2)."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from zq.model.scopes import MAX_SCOPES, Kind, Scopes, Verb, covers, overlap, par
 from zq.model.topics import Pattern
 
 NAMES = ["".join(letters) for length in range(1, 6) for letters in product("a.b", repeat=length)]
-"""All names of three letters, up to a length at which short globs can be told apart."""
+"""All names of three characters, up to a length that distinguishes short patterns."""
 GLOBS = st.text(alphabet="ab.*", min_size=1, max_size=5).filter(lambda glob: "***" not in glob)
 
 
@@ -25,7 +25,7 @@ def matched(glob: str) -> set[str]:
 
 @given(GLOBS, GLOBS)
 def test_a_glob_covers_another_exactly_if_every_name_of_that_is_its_own(outer: str, inner: str) -> None:
-    """By enumeration: never more than the names say, and no less where a longer name could not tell them apart."""
+    """Enumeration confirms the result; patterns with names beyond the enumerated length may be judged not covered."""
     told = covers(Pattern(outer), Pattern(inner))
     assert not told or matched(inner) <= matched(outer)
     longer = [glob for glob in (outer, inner) if len(glob) > 3]
@@ -47,7 +47,7 @@ def test_covering_is_transitive(one: str, two: str, three: str) -> None:
 
 
 def test_what_cannot_be_decided_is_not_covered() -> None:
-    """Globs made to be hard end soon, with no."""
+    """For patterns that are hard to compare, the check ends soon and returns False."""
     hard = "*a" + "*b*a" * 15
     assert not covers(Pattern(hard + "*c"), Pattern("**"))
     assert covers(Pattern("**"), Pattern(hard))
@@ -87,7 +87,7 @@ def test_a_text_that_is_no_scope_is_refused() -> None:
 
 
 def test_scopes_are_bounded() -> None:
-    """At most 20 of them and 2 kB; a credential whose list is empty has none."""
+    """A list has at most 20 scopes and 2 kB; an empty list does not restrict a credential."""
     assert Scopes([f"produce:q{number}" for number in range(MAX_SCOPES)])
     with pytest.raises(Invalid, match="1 to 20 scopes, not 21"):
         Scopes([f"produce:q{number}" for number in range(MAX_SCOPES + 1)])
@@ -121,7 +121,7 @@ def test_a_credential_never_makes_one_that_exceeds_it(
 
 @given(st.lists(GLOBS, min_size=1, max_size=3), st.lists(GLOBS, min_size=1, max_size=3))
 def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[str]) -> None:
-    """Over all names of the enumeration."""
+    """The check covers all enumerated names."""
     mine, theirs = (Scopes([f"produce:queue/{glob}" for glob in globs]) for globs in (own, asked))
     if not scopes_exceed(theirs, mine):
         for name in NAMES:
@@ -130,7 +130,7 @@ def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[st
 
 
 def test_a_pattern_is_covered_whole_or_met_in_part() -> None:
-    """What narrows a stream: all of its pattern, a part, or nothing."""
+    """A stream is allowed completely, filtered, or refused."""
     scopes = Scopes(["observe:topic/orders.*"])
     assert scopes.covers(Verb.OBSERVE, Kind.TOPIC, "orders.eu")
     assert not scopes.covers(Verb.OBSERVE, Kind.TOPIC, "**")
@@ -149,9 +149,10 @@ def test_equal_scopes_are_read_once() -> None:
 
 
 def test_globs_that_are_made_to_be_slow_are_not() -> None:
-    """Whoever holds a token may name globs in a stream's match and in a new token's scopes: that must not stop others.
+    """A slow pattern must not block other requests.
 
-    4096 states for each pair took a minute and more.
+    The owner of a token may choose patterns, in a stream's match and in the scopes of a new token. With 4,096 states
+    for each pair, a check took more than a minute.
     """
     chance = random.Random(1)
 
