@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline run`` without Spark: which job it runs, for which server, and how it refuses others."""
+"""``zq pipeline run`` without Spark: the job, the server, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ FILE = f'[profiles.default]\nurl = "{HERE}"\nproject = "p"\ntoken = "secret"\n'
     ],
 )
 def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, job: str, sentence: str) -> None:
-    """And its line."""
+    """The error is a single line."""
     (tmp_path / "job.py").write_text(job)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py")
     assert code != 0
@@ -42,7 +42,7 @@ def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, 
 
 
 def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkeypatch, tmp_path: Path) -> None:
-    """As of a master that there is not."""
+    """An unknown master is an example."""
     (tmp_path / "job.py").write_text(f"{IMPORT}pipeline = Pipeline(source='a', sink='b', stages=[print])")
 
     def fails(*_: object) -> None:
@@ -65,7 +65,7 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
     ],
 )
 def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
-    """One that was given goes along, that of a profile to the profile's server only."""
+    """A token that was given is used for any server, and that of a profile only for the profile's server."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({**flags, "config": tmp_path / "config.toml"})
     made = _with_settings(Pipeline(source="a", sink="b", stages=[print], **job), session)
@@ -74,7 +74,7 @@ def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, tok
 
 
 def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path) -> None:
-    """Whatever the job's default."""
+    """The flags override the job's defaults."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({"client_id": "c", "retry": 2.5, "config": tmp_path / "config.toml"})
     made = _with_settings(Pipeline(source="a", sink="b", stages=[print]), session)
@@ -82,5 +82,5 @@ def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path)
 
 
 def test_the_master_of_the_help_is_that_of_sessions() -> None:
-    """Which the command does not import before it runs."""
+    """The command does not import the module of sessions before it runs."""
     assert MASTER == sessions.MASTER
