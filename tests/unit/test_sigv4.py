@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AWS Signature Version 4: random requests that botocore signs are accepted, and refused after a change.
 
-SQS contract 3.
+See SQS contract 3.
 """
 
 import hashlib

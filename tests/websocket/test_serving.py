@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket beside HTTP at one port: on shared stores, and bounded before the handshake."""
+"""WebSocket and HTTP on one port: on shared stores, and limits before the handshake."""
 
 import socket
 import ssl
@@ -30,7 +30,7 @@ HANDSHAKE = (
 def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
     kind: type[RedisServer | MongoServer], tmp_path: Path
 ) -> None:
-    """On a store that both share; each serves the other's queues and claims."""
+    """The two servers share the store; each serves the other's queues and claims."""
     with (
         kind() as store,
         ZqServer(store.uri, env={"OS_NOTIFICATION__DELIVER": "false"}) as server,
@@ -67,7 +67,7 @@ def threads_of(server: ZqServer) -> int:
 
 
 def test_300_silent_sockets_cost_no_thread_and_keep_no_one_out() -> None:
-    """Nor do as many handshakes that are not finished."""
+    """The same number of unfinished handshakes has no effect either."""
     with served() as (url, server), ExitStack() as opened:
         before = threads_of(server)
         for number in range(300):
@@ -89,7 +89,7 @@ def test_a_client_that_resets_after_the_handshake_leaves_no_place_taken() -> Non
 
 
 def admitted(url: str) -> bool:
-    """Return whether a connection is taken now."""
+    """Return whether a new connection is accepted."""
     try:
         with connect(url) as connection:
             return ask(connection, "queue_list")[0] == 200

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket (contract 14): every action, both formats, faults, who asks, and bounds, against a real process."""
+"""WebSocket on a real process: every action, both formats, errors, authentication and limits (contract 14)."""
 
 import json
 import os
@@ -145,7 +145,7 @@ def test_an_origin_must_be_on_the_list_and_connections_are_bounded(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_server_with_tokens(tmp_path: Path) -> None:
-    """A credential must come, is for one project and its scopes, is replaced by another, and ends with its token."""
+    """A credential is required, covers one project and its scopes, can be replaced, and ends with its token."""
     with guarded(tmp_path) as (server, url, admin):
         ours = made(server, admin, "acme", scopes=["produce:orders"])
         theirs = made(server, admin, "other")
@@ -172,7 +172,7 @@ def test_a_server_with_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_failing_gains_no_time(tmp_path: Path) -> None:
-    """A stranger is hung up on five seconds after it came, however often it tries."""
+    """An unauthenticated client is disconnected after five seconds, however often it tries."""
 
     def try_for(seconds: float, stranger: ClientConnection) -> None:
         until = time.monotonic() + seconds
@@ -224,7 +224,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
             assert ask(other, "message_post", q | {"messages": [{"body": body, "ttl": 300}]})[0] == 201
             expected = {"body": body, "ttl": 300, "Message_Type": "Notification", "queue_name": queue}
             assert notification(connection, binary) == expected
-        # An answer in the other format changes nothing.
+        # A response in the other format changes nothing.
         status, one = ask(connection, "subscription_get", q | {"subscription_id": id}, not binary)
         assert (status, one["id"], one["source"], one["ttl"], one["options"], one["confirmed"]) == (
             200,
@@ -249,7 +249,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
 
 
 def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its ttl, or once it is deleted: a connection may stay for long."""
+    """The subscription has expired or was deleted, while its connection stays open."""
     monkeypatch.setattr(pushes, "POLL_INTERVAL", 0.0)
     storage = connect_store("memory:")
     _, use_cases = core_with_subscriptions(storage, StoreClock(storage.now))
@@ -311,7 +311,7 @@ def test_an_idle_connection_is_closed_with_1001_before_the_process_ends() -> Non
 
 @pytest.mark.slow
 def test_a_process_under_load_ends_cleanly(tmp_path: Path) -> None:
-    """Each post is answered or its connection is closed with 1001; the process exits with 0."""
+    """Each post is answered, or its connection is closed with 1001; the process exits with 0."""
     codes: list[int] = []
     answered: list[int] = []
 
