@@ -442,7 +442,7 @@ def test_sources_of_dead_letters_are_pages_too(sqs: Any, account: str) -> None:
 
 @pytest.mark.every_store
 def test_a_queue_is_purged_now_and_then(sqs: Any, broker: Broker, account: str, clock: ManualClock) -> None:
-    """A purge removes messages in any state; the next one of the same queue is refused for a minute (SQS contract 5)."""
+    """A purge removes messages in any state; the next one of the queue is refused for a minute (SQS contract 5)."""
     queue, ref = created(sqs, "jobs"), QueueRef(account, "jobs")
     counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed")
     drafts = [Draft(f"{number:032x}", b'"x"', 600, delay, "c") for number, delay in enumerate((0, 0, 9))]
