@@ -10,6 +10,6 @@ from tests.model.test_topics import some
 
 
 @pytest.mark.timeout(36000)
-def test_each_message_reaches_those_who_had_agreed(holder: Holder):
+def test_each_message_reaches_confirmed_subscriptions(holder: Holder):
     """Two brokers subscribe, confirm, delete, post, fan out and deliver in any order; others get nothing."""
     run_state_machine_as_test(lambda: SubscribingMachine(holder), settings=some(holder, 80))

@@ -31,6 +31,6 @@ def test_records_agree_with_their_model(holder: Holder):
 @pytest.mark.durable
 @pytest.mark.timeout(36000)
 @pytest.mark.parametrize("machine", [RestartingLogMachine, RestartingRecordMachine])
-def test_they_agree_in_a_store_that_restarts(holder: Holder, machine: type):
+def test_a_store_that_restarts_agrees_with_its_model(holder: Holder, machine: type):
     """The store is closed and reopened between any two verbs."""
     run_state_machine_as_test(lambda: machine(holder), settings=some(holder, 12))

@@ -60,7 +60,7 @@ def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, obj
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: Objects, tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_records_up_to_its_position(machine: Open, objects: Objects, tmp_path: Path) -> None:
     """Each of several checkpoints during posts is complete without the log, and has the records up to its position."""
     first, sent = machine("first", checkpoint_records=5), 0
     while len(marks := head(objects).checkpoints) < 3:
@@ -89,7 +89,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Objects) -> None:
+def test_objects_without_a_kept_checkpoint_are_removed(machine: Open, objects: Objects) -> None:
     """Records, checkpoints and table files are removed if no kept checkpoint needs them; the rest is complete."""
     first = machine("first", lease=1, keep=10, checkpoint_records=5)
     posted(first, 0, 10)
@@ -176,7 +176,7 @@ def test_a_store_is_restored_while_it_is_served(store: tuple[Storage, float], ur
 
 
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path) -> None:
+def test_an_impossible_restore_is_refused(uri: str, tmp_path: Path) -> None:
     """The error is printed, and no file is left behind."""
     to = f"rocksdb://{tmp_path}/new"
     for options, sentence in (
@@ -222,7 +222,7 @@ def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(
     check_served(storage.documents, storage.now())
 
 
-def test_the_owner_is_told(machine: Open, uri: str) -> None:
+def test_the_command_prints_the_owner(machine: Open, uri: str) -> None:
     """The command prints the owner's epoch and name, and whether it has stopped."""
     done = run("owner", "--store", uri)
     assert done.code == 2
@@ -244,7 +244,7 @@ def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
         check(uri)
 
 
-def test_an_object_that_is_not_what_it_was_is_named(
+def test_a_damaged_object_is_named(
     store: tuple[Storage, float], objects: Objects, machine: Open, uri: str, tmp_path: Path
 ) -> None:
     """The check and the start name the object and fail, so that no acknowledged record is silently missing.

@@ -64,7 +64,7 @@ def test_one_of_many_is_elected(objects: CloudObjects) -> None:
     assert not objects.has_election(ROUNDS + 1)
 
 
-def test_what_was_put_is_read_until_it_is_removed(objects: CloudObjects) -> None:
+def test_an_object_is_read_until_it_is_removed(objects: CloudObjects) -> None:
     """Concurrent readers get the newest value, also a large or an empty one; a second removal is not an error."""
     with ThreadPoolExecutor(RACERS) as readers:
         for value in (b"first", b"", b"x" * (1 << 20)):
@@ -168,7 +168,7 @@ def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
 @pytest.mark.parametrize(
     ("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "bucket or container of the store")]
 )
-def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> None:
+def test_a_refused_request_names_its_cause(store: str, status: int, sentence: str) -> None:
     """The cases are missing permissions, no space and no bucket."""
     with answering(status) as endpoint, pytest.raises(ObjectStoreRejection, match=sentence):
         CloudObjects(f"{store}?endpoint={endpoint}").put("name", b"value")
@@ -196,7 +196,7 @@ def test_a_store_that_does_not_answer_is_unavailable(store: str) -> None:
         "az://container/prefix?region=eu",
     ],
 )
-def test_a_uri_says_where(uri: str) -> None:
+def test_a_uri_needs_bucket_and_prefix(uri: str) -> None:
     """A URI has a bucket or container, and a prefix in it."""
     with pytest.raises(StartRefused, match=rf"store is {uri.partition('://')[0]}://(bucket|container)/prefix"):
         objects_of(uri)

@@ -25,7 +25,7 @@ def popped(storage: Storage) -> list[bytes]:
     return [message.body for message in storage.messages.pop(QUEUE, 10, storage.now())]
 
 
-def test_a_message_is_never_early_before_and_behind_a_takeover(machine: Open) -> None:
+def test_a_message_is_never_early_before_and_after_a_takeover(machine: Open) -> None:
     """A delayed message is available with the server that accepted it and with the next one, but never early."""
     first = machine("first")
     due = post_late(first)

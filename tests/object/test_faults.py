@@ -93,7 +93,7 @@ def answers(storage: Storage) -> bool:
     return True
 
 
-def test_an_object_store_that_is_down_is_told_at_once(
+def test_an_unavailable_object_store_is_reported_at_once(
     machine: Open, between: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is reported as unavailable long before reads end, and as available soon after the outage."""

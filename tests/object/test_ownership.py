@@ -83,7 +83,7 @@ def post_on(storage: Storage) -> None:
         post(storage, "more")
 
 
-def test_a_record_that_lands_after_a_takeover_is_met_by_nobody(machine: Open, objects: Objects) -> None:
+def test_a_record_stored_after_a_takeover_is_ignored(machine: Open, objects: Objects) -> None:
     """A deposed owner's upload is late: later owners agree with the one that did not find it."""
     first = machine("first")
     post(first, "kept")
@@ -99,7 +99,7 @@ def test_a_record_that_lands_after_a_takeover_is_met_by_nobody(machine: Open, ob
     assert bodies(machine("third")) == ["kept", "kept too"]
 
 
-def test_of_several_that_start_at_once_one_serves(machine: Open) -> None:
+def test_one_of_several_concurrent_starts_serves(machine: Open) -> None:
     """The other servers are refused or deposed."""
 
     def started(number: int) -> Storage | None:
@@ -141,7 +141,7 @@ def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: Objects
     assert newest(objects) == 2
 
 
-def test_a_start_is_refused_beside_an_owner(machine: Open, objects: Objects) -> None:
+def test_a_start_is_refused_while_an_owner_runs(machine: Open, objects: Objects) -> None:
     """With ``takeover = refuse``, the error names the owner, which continues."""
     first = machine("first")
     opening = read(objects, "open/1", Opening)

@@ -97,7 +97,7 @@ def reached(applied: list[Entry], objects: Objects, epoch: int = 1) -> int:
     return last
 
 
-def test_what_was_followed_is_not_read_again(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+def test_followed_records_are_not_read_again(machine: Open, objects: Objects, applied: list[Entry]) -> None:
     """The next owner has the records although they were removed from the log, and those that came last."""
     first = machine("first", owner_timeout=3)
     posted(first, 0, 20)
@@ -116,7 +116,7 @@ def test_what_was_followed_is_not_read_again(machine: Open, objects: Objects, ap
     second.close()
 
 
-def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
+def test_records_that_the_owner_removed_are_read_from_its_checkpoint(
     machine: Open, objects: Objects, applied: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow standby restarts from the checkpoint."""
@@ -150,7 +150,7 @@ def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
     assert all(record.position > mark.position for record in applied[before:])
 
 
-def test_what_is_not_acknowledged_is_not_applied(
+def test_unacknowledged_records_are_not_applied(
     machine: Open, objects: Objects, applied: list[Entry], looks: list[float]
 ) -> None:
     """Another record may replace it: the owner writes one after the standby has read the other."""
@@ -217,7 +217,7 @@ def test_an_outage_is_no_silence(
         assert bodies(standby.result(WITHIN)) == numbers(3)
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_pending_records_are_bounded() -> None:
     """Unacknowledged records are not read without limit."""
     taken = []
 

@@ -62,7 +62,7 @@ def objects(variables: dict[str, str]) -> SwiftObjects:
 
 
 @pytest.mark.parametrize("who", [PASSWORD, CREDENTIAL], ids=["password", "application credential"])
-def test_keystone_lets_one_in(keystone: Keystone, who: dict[str, str]) -> None:
+def test_keystone_authenticates(keystone: Keystone, who: dict[str, str]) -> None:
     """One token is used for all requests, to the public endpoint of the region."""
     swift = objects(keystone.variables | who)
     swift.prepare()
@@ -87,13 +87,13 @@ def test_keystone_refuses(keystone: Keystone) -> None:
 
 
 @pytest.mark.parametrize("rest", ["c", "/p", "c/p?auth=v2", "c/p?auth=", "c/p?auth=v1&auth=v3", "c/p?region=x"])
-def test_what_names_no_place_in_swift_is_refused(rest: str) -> None:
+def test_an_invalid_uri_is_refused(rest: str) -> None:
     """The error shows a valid URI."""
     with pytest.raises(StartRefused, match="A Swift store is swift://container/prefix"):
         SwiftObjects(f"swift://{rest}", {})
 
 
-def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
+def test_an_invalid_authentication_response_is_refused(swift: Swift) -> None:
     """The server here returns 200 for every request."""
     elsewhere = swift.environment["ST_AUTH"].replace("/auth/v1.0", "/healthcheck")
     made = SwiftObjects("swift://zq/p?auth=v1", {**swift.environment, "ST_AUTH": elsewhere})

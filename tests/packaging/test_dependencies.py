@@ -34,7 +34,7 @@ def locked() -> dict[str, str]:
     }
 
 
-def test_the_lock_file_satisfies_what_setup_cfg_asks_for(locked: dict[str, str]) -> None:
+def test_the_lock_file_satisfies_setup_cfg(locked: dict[str, str]) -> None:
     """The lock file's header names the extras of the image; no package that they need is missing."""
     assert tuple(re.findall(r"--extra (\w+)", LOCK.read_text())) == IMAGE
     for extra in (licences.CLIENT, *IMAGE):

@@ -22,7 +22,7 @@ def test_a_stream_takes_all_that_there_is_and_settles_it(spark, client, options,
     assert client.queue("in").stats().total == 0
 
 
-def test_rows_show_what_messages_are(spark, client, options, finish) -> None:
+def test_rows_have_all_fields_of_messages(spark, client, options, finish) -> None:
     """A row has all columns.
 
     Messages outlive their claim, so the TTL has grown. ackColumn accepts the claim.

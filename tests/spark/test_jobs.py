@@ -85,7 +85,7 @@ def test_a_repeated_run_stores_only_what_is_new(run: Run, client, tmp_path) -> N
     assert (bodies(client, "in"), bodies(client, "other")) == ([1, 2, 1, 2], [1, 2])
 
 
-def test_rows_that_do_not_parse_are_written_beside(run: Run, spark, client, tmp_path) -> None:
+def test_invalid_rows_are_written_to_the_rejected_folder(run: Run, spark, client, tmp_path) -> None:
     """A rejected row is written with its file, text and reason; a repeated run does not write it twice."""
     (tmp_path / "in").mkdir()
     deep = b'{"body": ' + b"[" * 3000 + b"]" * 3000 + b"}"
@@ -131,7 +131,7 @@ def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), rotated(WRONG, 2))
-def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code: int, sentence: str) -> None:
+def test_an_error_is_one_line(run: Run, client, tmp_path, words, code: int, sentence: str) -> None:
     """The exit code is that of the command line."""
     (tmp_path / "notes.txt").write_text("a\n")
     (tmp_path / "rows.csv").write_text(f"a\n{'1' * 200}\n")

@@ -154,7 +154,7 @@ def test_an_empty_queue_is_nothing_to_do(spark, client, make: Make) -> None:
     assert not client.queue("out").exists()
 
 
-def test_a_run_that_is_asked_to_stop_ends_after_its_round(spark, client, make: Make) -> None:
+def test_a_run_that_is_stopped_ends_after_its_round(spark, client, make: Make) -> None:
     """Messages that are claimed but not processed are released at once."""
     client.queue("in").post_many(range(20))
 

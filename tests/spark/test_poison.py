@@ -22,7 +22,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
-def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
+def test_messages_that_a_stage_marks_are_buried(spark, client, make: Make) -> None:
     """A marked message is dead-lettered with its reason and all its rows, even if these are a whole claim.
 
     Later stages do not get it.
@@ -94,7 +94,7 @@ def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make:
     assert (bodies(client), buried(client)) == ([], {})
 
 
-def test_a_round_that_took_too_long_says_so(spark, client, make: Make) -> None:
+def test_a_round_that_took_too_long_is_reported(spark, client, make: Make) -> None:
     """The server has dropped the results; a dry run would find no other cause."""
     client.queue("in").post_many([1])
     runs = []

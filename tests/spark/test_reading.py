@@ -71,7 +71,7 @@ def test_history_is_a_table_of_what_finished(spark, client, options) -> None:
     assert everything.where("outcome is null").count() == 20
 
 
-def test_bodies_are_what_the_option_says(spark, client, options) -> None:
+def test_the_option_determines_the_type_of_bodies(spark, client, options) -> None:
     """A body is JSON text, or a variant whose members SQL can read."""
     client.queue("in").post({"n": 1})
     [row] = table(spark, options, queue="in", bodyType="binary").collect()

@@ -51,7 +51,7 @@ def test_rows_arrive_as_messages_in_the_order_of_their_partitions(spark, client,
     assert bodies(client.queue("large")) == [str(number) for number in range(2500)]
 
 
-def test_columns_say_where_a_row_goes_and_how_long_it_lives(spark, client, options) -> None:
+def test_columns_set_queue_ttl_and_delay_of_a_row(spark, client, options) -> None:
     """``queueColumn``, ``ttlColumn`` and ``delayColumn`` override the options, unless they are null."""
     rows = [("a", "left", 100, 0), ("b", "right", None, 0), ("c", None, 300, 60)]
     frame = spark.createDataFrame(rows, "body string, place string, life int, later int").coalesce(1)
@@ -210,7 +210,7 @@ def test_a_stream_publishes_each_batch_once(spark, client: Client, options, fini
     assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]
 
 
-def test_decimals_and_floats_arrive_as_the_page_says(spark, client, options) -> None:
+def test_decimals_and_floats_arrive_as_documented(spark, client, options) -> None:
     """Each expression of the table in spark.md has the body in its row."""
     page = (Path(__file__).parents[2] / "api-ref" / "spark.md").read_text()
     table = page.partition("| Column | Expression | Body |\n|---|---|---|\n")[2].partition("\n\n")[0]

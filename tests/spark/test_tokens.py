@@ -59,7 +59,7 @@ def test_a_job_writes_and_reads_within_its_scopes(spark: Any, guarded: Server, o
         [(None, "The credential is not valid."), (["*:queue/other", "*:work/**"], "This credential does not allow")], 1
     ),
 )
-def test_a_job_that_may_not_fails_at_once_and_says_why(
+def test_a_job_without_permission_fails_at_once_with_the_reason(
     spark: Any, guarded: Server, options_of: Any, scopes: list[str] | None, sentence: str
 ) -> None:
     """The job does not wait as for a server that is down."""

@@ -37,7 +37,7 @@ def ids(count: int) -> list[str]:
     return [f"m{number}" for number in range(count)]
 
 
-def test_what_fails_by_itself_is_found_among_the_good() -> None:
+def test_poison_is_found_among_good_messages() -> None:
     """The search needs few dry runs."""
     stages = Stages(["m3", "m700"])
     assert find_poison(ids(1000), stages, 20, stages.comes_back) == {"m3": "bad", "m700": "bad"}
@@ -63,13 +63,13 @@ def test_messages_of_which_all_fail_are_poison_after_some_rounds() -> None:
     }
 
 
-def test_what_fails_again_after_the_pause_is_poison() -> None:
+def test_a_message_that_fails_again_after_the_pause_is_poison() -> None:
     """The message may be the only one of the round."""
     stages = Stages(["m0"])
     assert find_poison(ids(1), stages, 20, stages.comes_back) == {"m0": "bad"}
 
 
-def test_of_what_an_outage_touched_only_the_poison_is_buried() -> None:
+def test_only_poison_is_buried_after_an_outage() -> None:
     """The other messages succeed in the second attempt."""
     stages = Stages(["m1", "m2", "m3"])
     assert find_poison(ids(10), stages, 20, lambda _: stages.bad.discard("m2")) == {"m1": "bad", "m3": "bad"}
@@ -89,7 +89,7 @@ def test_stages_that_fail_whatever_they_get_are_at_fault() -> None:
     assert stages.runs <= 6
 
 
-def test_too_many_are_no_poison() -> None:
+def test_too_many_failures_are_not_poison() -> None:
     """More messages than the limit fail."""
     stages = Stages(ids(4))
     with pytest.raises(InconclusiveSearch, match="more than 3 messages fail"):
@@ -106,6 +106,6 @@ def test_messages_that_fail_together_only_are_not_found() -> None:
         find_poison(ids(10), pair, 20, lambda _: None)
 
 
-def test_what_nothing_is_wrong_with_any_more_is_tried_again() -> None:
+def test_a_round_that_succeeds_again_is_retried() -> None:
     """No message is returned as poison."""
     assert find_poison(ids(10), lambda some, keep: None, 20, lambda _: None) == {}

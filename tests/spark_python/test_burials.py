@@ -23,7 +23,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
-def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None:
+def test_a_stopped_run_ends_its_search(client, make: Make) -> None:
     """The run releases its messages."""
     client.queue("in").post_many(range(4))
 

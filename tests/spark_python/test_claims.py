@@ -186,7 +186,7 @@ def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None
         ({"claimTtl": "43201"}, "Option claimTtl must be at most 43200"),
     ],
 )
-def test_what_the_server_does_not_allow_is_refused_by_the_options_name(reader, wrong, sentence: str) -> None:
+def test_a_value_beyond_the_servers_limit_is_refused_by_the_options_name(reader, wrong, sentence: str) -> None:
     """The error does not use the name of the request's field."""
     one = reader(**wrong)
     with pytest.raises(Invalid, match=sentence):

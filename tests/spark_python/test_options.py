@@ -143,7 +143,7 @@ def test_a_connection_sends_its_token_and_takes_up_a_rotated_one(tmp_path: Path)
         assert found.client().whoami()["credential"] == later[3:13]
 
 
-def test_the_module_that_spark_looks_into_imports_nothing_at_first() -> None:
+def test_the_module_that_spark_imports_imports_nothing_at_first() -> None:
     """The module imports nothing until zq is used.
 
     Spark imports it for every unknown format, even if the requirements of zq are missing. If zq is then used, the

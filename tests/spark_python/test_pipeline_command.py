@@ -32,7 +32,7 @@ FILE = f'[profiles.default]\nurl = "{HERE}"\nproject = "p"\ntoken = "secret"\n'
         ),
     ],
 )
-def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, job: str, sentence: str) -> None:
+def test_an_invalid_job_is_refused_with_an_error(command, tmp_path: Path, job: str, sentence: str) -> None:
     """The error is a single line."""
     (tmp_path / "job.py").write_text(job)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py")
@@ -64,7 +64,7 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
         ({"token": "own"}, {"token": "given"}, "own"),
     ],
 )
-def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
+def test_a_token_is_sent_only_to_its_server(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
     """A token that was given is used for any server, and that of a profile only for the profile's server."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({**flags, "config": tmp_path / "config.toml"})
@@ -73,7 +73,7 @@ def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, tok
     assert (made.url, made.project) == (job.get("url", HERE), job.get("project", "p"))
 
 
-def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path) -> None:
+def test_flags_set_client_id_and_retry_time(tmp_path: Path) -> None:
     """The flags override the job's defaults."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({"client_id": "c", "retry": 2.5, "config": tmp_path / "config.toml"})

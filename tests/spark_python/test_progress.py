@@ -100,7 +100,7 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(lines) == 4
 
 
-def test_what_fails_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_job_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
     """The last line is the error message."""
 
     def fails() -> None:

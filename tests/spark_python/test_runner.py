@@ -60,7 +60,7 @@ def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make
     assert runner.claim().claim_count == 1
 
 
-def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
+def test_a_commit_of_another_run_does_not_count(client, make: Make) -> None:
     """The server reports the batch as committed; the fence shows that another run did it."""
     client.queue("in").post_many(range(2))
     runner = begun(make(doubled))
@@ -95,7 +95,7 @@ def test_wrong_settings_are_refused_by_name(wrong: dict[str, Any], sentence: str
         Pipeline(**{"source": "in", "sink": "out", "stages": [doubled], **wrong})
 
 
-def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -> None:
+def test_a_run_refuses_settings_that_are_checked_late(client, make: Make, monkeypatch) -> None:
     """The cases are a missing project and another dead-letter queue."""
     monkeypatch.delenv("ZQ_PROJECT", raising=False)
     with pytest.raises(Invalid, match="project is missing"):

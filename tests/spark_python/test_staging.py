@@ -45,7 +45,7 @@ def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options
     assert bodies(client.queue("out")) == ["a"]
 
 
-def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(client, options) -> None:
+def test_a_name_in_other_use_is_refused_and_stores_nothing(client, options) -> None:
     """A job's key has other data, or another query uses a stream's producer; no claim is settled."""
     schema = StructType([StructField("body", StringType())])
     job = BatchWriter(

@@ -81,7 +81,7 @@ def test_records_that_may_be_gone_stop_a_stream(place: Place) -> None:
     assert step(place.tail(failOnDataLoss="false"), late)["after"] == 5
 
 
-def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Place) -> None:
+def test_an_existing_message_does_not_hide_lost_ones(place: Place) -> None:
     """The next position exists, but later entries were removed."""
     place.queue.post("a")
     first = step(place.tail(), BEGIN)
@@ -137,7 +137,7 @@ def test_a_batch_that_is_done_again_has_all_its_rows_or_fails(place: Place, stat
     assert count(place.tail(state=state, failOnDataLoss="false"), BEGIN, end) == end["rows"] - 2
 
 
-def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Place) -> None:
+def test_a_stream_that_polls_without_messages_is_not_late_afterwards(place: Place) -> None:
     """The stream records such a poll in an empty batch, in each run or from time to time.
 
     A gap in positions is then no gap in messages.
@@ -159,7 +159,7 @@ def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Pla
         step(place.tail(), end)
 
 
-def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> None:
+def test_a_late_poll_is_not_recorded(place: Place, monkeypatch) -> None:
     """Entries may have been added and removed before the poll."""
     place.queue.post(1)
     end = step(place.tail(), BEGIN)
@@ -194,7 +194,7 @@ def test_a_queue_without_history_is_followed_only_on_request(place: Place) -> No
     assert step(place.tail(failOnDataLoss="false"), BEGIN)["after"] == 1
 
 
-def test_a_queue_that_was_made_anew_is_reported(place: Place) -> None:
+def test_a_recreated_queue_is_reported(place: Place) -> None:
     """Its positions begin below those that were read, so the stream would wait forever."""
     place.queue.post_batch(range(3))
     end = step(place.tail(), BEGIN)

@@ -46,7 +46,7 @@ def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, clock: 
     assert take() == []
 
 
-def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
+def test_a_bad_entry_fails_individually(sqs: Any, queue: str, take: Take) -> None:
     """The other entries keep their order, whatever the error."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "1024"})
     entries = [
@@ -70,7 +70,7 @@ def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
     assert [len(message["Body"]) for message in take()] == [1, 1024]
 
 
-def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
+def test_a_bad_handle_fails_individually(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """The handles are forged, of other queues, or of deleted messages; deleting a deleted message succeeds."""
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
     for url, body in ((queue, "a"), (queue, "b"), (other, "c")):

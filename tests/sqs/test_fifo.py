@@ -104,7 +104,7 @@ def test_a_repeat_is_stored_once(sqs: Any, fifo: str, take: Take, clock: ManualC
     assert bodies(take(fifo)) == ["1"]
 
 
-def test_repeats_are_found_within_groups_if_that_is_said(sqs: Any, fifo: str, take: Take) -> None:
+def test_the_deduplication_scope_can_be_a_group(sqs: Any, fifo: str, take: Take) -> None:
     """Changing the scope or purging the queue resets the deduplication."""
     send(sqs, fifo, "1")
     scope = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
@@ -146,7 +146,7 @@ def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, tak
     assert bodies(take(fifo, ReceiveRequestAttemptId="try")) == ["2"]
 
 
-def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
+def test_messages_of_an_attempt_are_hidden_for_at_most_twelve_hours(
     sqs: Any, fifo: str, take: Take, clock: ManualClock
 ) -> None:
     """The twelve hours count from the receipt, or from the last repeated attempt."""
@@ -160,7 +160,7 @@ def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
     sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
 
 
-def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: str) -> None:
+def test_a_fifo_queue_requires_and_refuses_parameters(sqs: Any, fifo: str, queue: str) -> None:
     """The group and, without content-based deduplication, the id are required; a delay per message is refused.
 
     Standard queues accept only their own parameters.

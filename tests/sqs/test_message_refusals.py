@@ -69,7 +69,7 @@ VERBS: dict[str, dict[str, Any]] = {
         ),
     ],
 )
-def test_what_no_message_is(sqs: Any, queue: str, take: Take, given: Any, code: str, sentence: str) -> None:
+def test_an_invalid_message_is_refused(sqs: Any, queue: str, take: Take, given: Any, code: str, sentence: str) -> None:
     """The request is refused, and nothing is sent."""
     refused = refusal(sqs.send_message, QueueUrl=queue, **given)
     assert refused[0] == code
@@ -97,7 +97,7 @@ def test_the_largest_message_is_sent(sqs: Any, queue: str, take: Take) -> None:
         ({"MessageSystemAttributeNames": ["Odd"]}, "Unknown Attribute Odd."),
     ],
 )
-def test_what_no_receive_is(sqs: Any, queue: str, take: Take, given: Any, sentence: str) -> None:
+def test_an_invalid_receive_is_refused(sqs: Any, queue: str, take: Take, given: Any, sentence: str) -> None:
     """The request is refused, and nothing is received."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     assert sentence in refusal(sqs.receive_message, QueueUrl=queue, **given)[1]
@@ -106,7 +106,7 @@ def test_what_no_receive_is(sqs: Any, queue: str, take: Take, given: Any, senten
 
 
 @pytest.mark.parametrize("handle", ["x", "A" * 66, "é"])
-def test_what_no_handle_is(sqs: Any, queue: str, handle: str) -> None:
+def test_an_invalid_handle_is_refused(sqs: Any, queue: str, handle: str) -> None:
     """The handle is refused for deleting and for hiding."""
     told = ("ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.')
     assert refusal(sqs.delete_message, QueueUrl=queue, ReceiptHandle=handle) == told
@@ -150,7 +150,7 @@ def test_a_receiver_chooses_attributes(sqs: Any, queue: str, take: Take) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Take, verb: str) -> None:
+def test_an_invalid_batch_does_nothing(sqs: Any, queue: str, take: Take, verb: str) -> None:
     """The batch has no entry, eleven, a repeated id, or an invalid id."""
 
     def refused(*names: str) -> tuple[str, str]:

@@ -88,9 +88,7 @@ def test_a_holder_prolongs_and_shortens_its_hold(sqs: Any, queue: str, take: Tak
     assert [message["Body"] for message in take()] == ["a"]
 
 
-def test_nobody_holds_a_message_for_more_than_twelve_hours(
-    sqs: Any, queue: str, take: Take, clock: ManualClock
-) -> None:
+def test_a_message_is_hidden_for_at_most_twelve_hours(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """The twelve hours count from the receipt."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=60)
@@ -133,7 +131,9 @@ def test_a_message_that_was_received_for_no_time_can_be_hidden_and_deleted(sqs: 
     assert take() == []
 
 
-def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
+def test_a_late_receiver_deletes_and_hides_if_no_other_received(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
     """No other consumer has received the message since."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
@@ -165,7 +165,7 @@ def test_a_stale_handle_does_nothing(sqs: Any, queue: str, take: Take, clock: Ma
     assert take() == []
 
 
-def test_what_is_gone_is_deleted_again_and_not_hidden(sqs: Any, queue: str, take: Take) -> None:
+def test_a_deleted_message_is_deleted_again_but_not_hidden(sqs: Any, queue: str, take: Take) -> None:
     """Deletes are idempotent."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
@@ -177,7 +177,9 @@ def test_what_is_gone_is_deleted_again_and_not_hidden(sqs: Any, queue: str, take
     assert sentence.endswith("Reason: Message does not exist or is not available for visibility timeout change.")
 
 
-def test_a_message_goes_with_its_retention_even_in_flight(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
+def test_a_message_expires_with_its_retention_even_in_flight(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
     """Receiving a message does not prolong its retention."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MessageRetentionPeriod": "60"})
     sqs.send_message(QueueUrl=queue, MessageBody="a")
@@ -200,7 +202,7 @@ def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, clock: Man
     assert seen == [["none"], ["queue's"], ["own"]]
 
 
-def test_whoever_waits_gets_what_comes(sqs: Any, queue: str, take: Take) -> None:
+def test_long_polls_receive_new_messages(sqs: Any, queue: str, take: Take) -> None:
     """Each message ends one long poll, whether the message or the poll comes first."""
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(take, WaitTimeSeconds=20, MaxNumberOfMessages=1) for _ in range(4)]
@@ -210,7 +212,7 @@ def test_whoever_waits_gets_what_comes(sqs: Any, queue: str, take: Take) -> None
     assert bodies == ["0", "1", "2", "3"]
 
 
-def test_who_waits_in_vain_gets_nothing(queue: str, take: Take) -> None:
+def test_a_long_poll_without_messages_is_empty(queue: str, take: Take) -> None:
     """The response has no messages, and is not an error."""
     assert take(WaitTimeSeconds=1) == []
 

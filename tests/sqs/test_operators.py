@@ -63,7 +63,7 @@ def test_a_project_that_is_suspended_may_do_nothing(storage: Storage, clock: Man
     assert bounded.refused("GetQueueUrl", "AccessDenied", 403, QueueName="jobs") == "The project is suspended."
 
 
-def test_nobody_works_in_a_project_that_is_suspended(storage: Storage, clock: ManualClock, account: str) -> None:
+def test_other_accounts_cannot_use_a_suspended_project(storage: Storage, clock: ManualClock, account: str) -> None:
     """A queue's policy gives another account no more than the project itself may do."""
     bounded, other = Bounded(storage, clock, account), account[::-1]
     url = said(bounded.caller.json("CreateQueue", QueueName="jobs"))["QueueUrl"]
@@ -91,7 +91,7 @@ def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualC
     )
 
 
-def test_credentials_of_rest_are_not_asked_for(storage: Storage, clock: ManualClock, account: str) -> None:
+def test_credentials_of_rest_are_not_required(storage: Storage, clock: ManualClock, account: str) -> None:
     """SQS has its own credentials; other paths still require those of REST (SQS contract 1)."""
     bounded = Bounded(storage, clock, account)
     bounded.caller.json("CreateQueue", QueueName="jobs")
@@ -217,7 +217,7 @@ def add_rules(target: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.one_store
-def test_what_sqs_keeps_is_checked_when_rest_writes_it(served: Serve, account: str) -> None:
+def test_sqs_metadata_are_checked_when_rest_writes_them(served: Serve, account: str) -> None:
     """``_sqs`` must contain valid attributes; null removes it (SQS contract 6)."""
     rest = Api(served().app, f"-{account}")
     fine = {"visibility": 0, "wait": 20, "tags": {"k": ""}, "redrive_allow": {"redrivePermission": "denyAll"}}

@@ -60,7 +60,7 @@ def test_what_a_statement_grants(change: dict[str, Any]) -> None:
         {"Resource": f"arn:aws:sqs:eu-north-1:{THEIRS}:jobs"},
     ],
 )
-def test_what_is_about_others_grants_and_denies_nothing(change: dict[str, Any]) -> None:
+def test_a_statement_about_others_grants_and_denies_nothing(change: dict[str, Any]) -> None:
     assert not judged(PLAIN | change)
     assert judged(PLAIN, PLAIN | change | {"Effect": "Deny"})
 
@@ -83,14 +83,14 @@ def test_what_is_about_others_grants_and_denies_nothing(change: dict[str, Any]) 
         {"Resource": 1},
     ],
 )
-def test_what_is_not_understood_allows_nothing_and_denies_all(change: dict[str, Any]) -> None:
+def test_an_unknown_element_allows_nothing_and_denies_all(change: dict[str, Any]) -> None:
     """A policy is never interpreted more generously than it is written."""
     assert not judged(PLAIN | change)
     assert not judged(PLAIN, PLAIN | change | {"Effect": "Deny"})
 
 
 @pytest.mark.parametrize("policy", ["", "{", "[]", "{}", '{"Statement": "x"}', '{"Statement": [1]}'])
-def test_a_policy_that_is_none_allows_nothing(policy: str) -> None:
+def test_an_invalid_policy_allows_nothing(policy: str) -> None:
     assert not allows(policy, THEIRS, "SendMessage", QUEUE)
     for other in (1, None, PLAIN | {"Effect": "Maybe"}):
         assert not judged(PLAIN, other)
@@ -131,7 +131,7 @@ def test_permissions_are_added_and_taken_back(sqs: Any, queue: str, account: str
     assert policy_of(sqs, queue) is None
 
 
-def test_permissions_that_are_none_are_refused(sqs: Any, queue: str) -> None:
+def test_invalid_permissions_are_refused(sqs: Any, queue: str) -> None:
     """The errors are those of AWS."""
     terms = {"QueueUrl": queue, "Label": "test", "AWSAccountIds": [THEIRS], "Actions": ["SendMessage"]}
     sqs.add_permission(**terms)

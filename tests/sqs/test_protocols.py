@@ -239,7 +239,7 @@ ROWS = [
     ROWS,
     ids=[row[1] for row in ROWS],
 )
-def test_an_error_is_what_its_clients_know(
+def test_an_error_is_parsed_by_its_clients(
     error: errors.SqsError, shape: str, code: str, status: int, sentence: str | None
 ) -> None:
     """botocore's parsers read the shape, code and message of AWS in both protocols (SQS contract 4)."""
@@ -257,7 +257,7 @@ def test_an_error_is_what_its_clients_know(
         assert headers["x-amzn-query-error"] == f"{code};{error.fault}"
 
 
-def test_a_missing_queue_has_two_sentences(caller: Caller) -> None:
+def test_a_missing_queue_has_a_message_for_each_protocol(caller: Caller) -> None:
     """The message of the query protocol names the protocol's version (SQS contract 4)."""
     told = caller.json("GetQueueUrl", QueueName="none", status=400)
     sentence = "The specified queue does not exist"
@@ -453,7 +453,7 @@ def test_parameters_are_read_leniently(caller: Caller) -> None:
     assert texts(told, "Error/Code") == ["MalformedInput"]
 
 
-def test_what_is_missing_is_named_before_anything_is_looked_up(caller: Caller) -> None:
+def test_a_missing_parameter_is_reported_before_a_missing_queue(caller: Caller) -> None:
     """The checks are in the order: operation, missing parameter, queue, values (SQS contract 4)."""
     for operation, given, code in (
         ("Dance", {}, "InvalidAction"),
@@ -470,7 +470,7 @@ def test_what_is_missing_is_named_before_anything_is_looked_up(caller: Caller) -
 
 
 @pytest.mark.one_store
-def test_what_is_no_request_is_refused_in_its_protocol(caller: Caller) -> None:
+def test_an_invalid_request_is_refused_in_its_protocol(caller: Caller) -> None:
     """The bodies cannot be decoded, are not forms, or name another service's operation (SQS contract 1)."""
     headers = {"X-Amz-Target": f"{TARGET}ListQueues"}
     for body in (b"{", b"[]", b'{"a": "\xff"}', b'{"a":' * 3000):
@@ -504,7 +504,7 @@ def test_bodies_may_have_two_and_a_half_megabytes(caller: Caller) -> None:
 
 
 @pytest.mark.one_store
-def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
+def test_rest_is_unchanged(caller: Caller, served: Serve) -> None:
     """``/`` lists versions, and no path below ``/v2`` is SQS's; if SQS is off, none of it exists (SQS contract 1)."""
     plain = served({"features": []})
     for app in (caller.app, plain):
@@ -525,7 +525,9 @@ def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code"), [(down, 503, "ServiceUnavailable"), (bug, 500, "InternalFailure")]
 )
-def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exception], status: int, code: str) -> None:
+def test_a_failure_is_the_receivers_fault_and_reveals_nothing(
+    error: Callable[[], Exception], status: int, code: str
+) -> None:
     """An unavailable store and an unexpected error make clients retry, and reveal no secret (SQS contract 4)."""
     broker = Broker(BrokenStore(error), ManualClock(time.time()))
     app = create_app(broker, features=[sqs_of(broker)])
@@ -539,7 +541,7 @@ def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exceptio
 
 
 @pytest.mark.one_store
-def test_a_page_of_another_site_can_ask_for_nothing() -> None:
+def test_a_page_of_another_site_is_refused() -> None:
     """Requests from other sites and with an unknown ``Host`` are refused before the store is called, links included."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
     caller = Caller(TestApp(create_app(broker, features=[sqs_of(broker)])), "1" * 12)

@@ -94,7 +94,7 @@ def test_a_queue_from_its_creation_to_its_end(sqs: Any, url: str, account: str, 
         sqs.delete_queue(QueueUrl=queue)
 
 
-def test_another_creation_is_fine_if_what_it_gives_is_so(sqs: Any) -> None:
+def test_a_repeated_creation_succeeds_with_equal_attributes(sqs: Any) -> None:
     """Numbers are compared by value and policies as JSON; omitted attributes are not compared (SQS contract 5)."""
     target = attributes(sqs, created(sqs, "dead"), "QueueArn")["QueueArn"]
     policy = '{"Version": "2012-10-17", "Statement": []}'
@@ -373,7 +373,7 @@ def test_an_export_and_import_keep_attributes(sqs: Any, url: str, account: str, 
     assert message["MessageAttributes"] == attributes
 
 
-def test_encryption_is_shown_as_it_was_asked_for(sqs: Any) -> None:
+def test_encryption_is_shown_as_requested(sqs: Any) -> None:
     """Keys are returned; an empty text or the default time removes them.
 
     Two kinds of encryption at the same time are refused (SQS contract 6).
@@ -460,7 +460,7 @@ def test_a_queue_is_purged_now_and_then(sqs: Any, broker: Broker, account: str, 
 
 
 @pytest.mark.every_store
-def test_a_deleted_name_rests(served: Serve, account: str, clock: ManualClock) -> None:
+def test_a_deleted_name_is_reserved(served: Serve, account: str, clock: ManualClock) -> None:
     """Both protocols refuse the name for ``name_rest`` seconds; by default, they do not (SQS contract 4).
 
     Other names, other accounts and existing queues are not affected.
@@ -513,7 +513,7 @@ def test_tags_have_their_bounds(sqs: Any) -> None:
     assert len(sqs.list_queue_tags(QueueUrl=queue)["Tags"]) == 48
 
 
-def test_what_a_model_of_botocore_has_is_in_the_table(sqs: Any) -> None:
+def test_the_table_has_all_operations_of_the_botocore_model(sqs: Any) -> None:
     """The table has every operation of the service, and only parameters of the model (SQS contract 5)."""
     service = sqs.meta.service_model
     known = set(service.operation_names)

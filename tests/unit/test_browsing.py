@@ -17,7 +17,7 @@ from zq.storage.ordered.storage import OrderedStorage
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 @pytest.mark.parametrize("state", State)
-def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
+def test_the_inherited_listing_returns_the_same_pages(state: State, limit: int) -> None:
     """The inherited implementation returns the same pages as the driver's own."""
     scene = Scene(connect("memory:"), clock := ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     mixed(scene)
@@ -36,7 +36,7 @@ def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
     assert pages >= 1
 
 
-def test_what_is_inherited_finds_messages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_inherited_lookup_finds_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inherited lookup searches each queue and returns the latest record of a message."""
     scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     monkeypatch.setattr(OrderedStorage, "locate", browsing.locate)

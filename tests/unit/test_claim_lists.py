@@ -45,7 +45,7 @@ def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, a
     assert layout.decode_group_holder(before) == b""
 
 
-def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_project_reads_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of a project also reads a bounded number of claim groups, including expired ones."""
     scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     for number in range(MAX_STEPS + 500):

@@ -88,7 +88,7 @@ def test_a_message_keeps_nothing_of_a_holder(scene: Scene, end: str) -> None:
 
 
 @REDIS
-def test_a_page_asks_a_bounded_number_of_queues_for_their_claims(scene: Scene) -> None:
+def test_a_page_reads_claims_of_a_bounded_number_of_queues(scene: Scene) -> None:
     """A page reads the claims of a bounded number of queues, even if all of these claims have expired."""
     for number in range(MAX_READ_QUEUES + 1):
         at = scene.at(f"lapsed-{number:03}")

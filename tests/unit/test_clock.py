@@ -108,7 +108,7 @@ def test_a_round_trip_is_halved(world: World, back: float):
 
 @pytest.mark.parametrize("back", [0.5, 0.0, 1.0])
 @pytest.mark.parametrize("delay", [0.11, 0.4, 2.0])
-def test_a_path_that_is_always_slow_gives_moments_that_have_come_and_had_not(world: World, delay: float, back: float):
+def test_a_slow_path_gives_a_time_within_half_the_round_trip(world: World, delay: float, back: float):
     """The clock is exact to half the round trip from the first reading on, in whichever direction the path is slow."""
     world.delay, world.back = delay, back
     clock = world.clock()
@@ -120,7 +120,7 @@ def test_a_path_that_is_always_slow_gives_moments_that_have_come_and_had_not(wor
     known_to(clock, delay / 2)
 
 
-def test_of_several_first_answers_the_best_counts(world: World):
+def test_the_best_of_several_first_samples_counts(world: World):
     """At the start, the clock takes up to five samples within a second, so that one slow reply does no harm."""
     delays = iter([0.3, 0.2, 0.004, 0.5])
 
@@ -134,7 +134,7 @@ def test_of_several_first_answers_the_best_counts(world: World):
     assert world.asked == 3
 
 
-def test_the_store_is_not_asked_without_end(world: World):
+def test_the_number_of_samples_is_bounded(world: World):
     """The clock takes at most five samples, for at most a second, and only one if the first is exact."""
     world.delay = 0.1
     clock = world.clock()
@@ -185,7 +185,7 @@ def test_better_answers_sharpen_a_clock_that_began_badly(world: World):
     assert clock.drift() == 0
 
 
-def test_what_was_known_grows_old(world: World, clock: StoreClock):
+def test_the_uncertainty_grows_without_samples(world: World, clock: StoreClock):
     """While the store does not reply, the uncertainty grows, but by less than a second an hour."""
     known_to(clock, 0)
     world.uptime += 3600
@@ -196,7 +196,7 @@ def test_what_was_known_grows_old(world: World, clock: StoreClock):
     known_to(clock, 0)
 
 
-def test_a_time_that_is_hardly_known_is_refused(world: World):
+def test_a_time_with_large_uncertainty_is_refused(world: World):
     """A caller that would have to wait for more than some seconds gets an error."""
     world.delay = LONGEST_WAIT + 0.5
     clock = world.clock()
@@ -228,7 +228,7 @@ def test_a_failover_to_another_clock_is_followed(world: World, step: float, dela
     assert clock.drift() == 0
 
 
-def test_a_failover_by_less_than_a_slow_path_can_tell_is_followed_within_a_minute(world: World, clock: StoreClock):
+def test_a_small_step_at_a_failover_to_a_slow_path_is_followed_within_a_minute(world: World, clock: StoreClock):
     """The exact readings of the former clock are forgotten."""
     world.ahead += 0.3
     world.delay = 1.0
@@ -268,7 +268,7 @@ machines = st.tuples(st.floats(-1e-4, 1e-4), st.lists(ways, min_size=1, max_size
 
 @settings(max_examples=examples(150))
 @given(st.lists(machines, min_size=2, max_size=3), st.integers(0, 2**32))
-def test_whatever_the_ways_take_nothing_is_early_and_no_claim_is_cut_short(found, seed: int):
+def test_no_message_is_early_and_no_claim_is_short_on_any_path(found, seed: int):
     """A delay or a claim lasts for its whole time by the store's clock, within 50 ms, whichever server reads it.
 
     The servers' oscillators drift, and their paths to the store take up to a second in each direction, independently.
@@ -312,7 +312,7 @@ def test_a_jump_needs_three_answers_that_agree(world: World, clock: StoreClock):
     assert clock.now() == near(world.store_time())
 
 
-def test_jumps_that_disagree_are_not_believed(world: World, clock: StoreClock):
+def test_jumps_that_disagree_are_ignored(world: World, clock: StoreClock):
     """Three replies that disagree are ignored; the clock follows as soon as the last three agree."""
     for ahead in (10, 2000, 50, 4000, 7):
         world.ahead = START + ahead
@@ -326,7 +326,7 @@ def test_jumps_that_disagree_are_not_believed(world: World, clock: StoreClock):
     assert clock.now() == near(world.store_time())
 
 
-def test_a_sane_answer_between_jumps_starts_the_count_anew(world: World, clock: StoreClock):
+def test_a_normal_reply_between_jumps_restarts_the_count(world: World, clock: StoreClock):
     """Two jumps, a normal reply and another jump are not taken for a step of the store's clock."""
     for ahead in (3600, 3600, 0, 3600, 3600):
         world.ahead = START + ahead
@@ -348,7 +348,7 @@ def test_a_jump_on_a_slow_path_needs_three_answers_too(world: World, clock: Stor
     assert clock.drift() == 0
 
 
-def test_a_clock_reports_what_its_store_does_not_believe(world: World):
+def test_a_clock_reports_the_lead_that_its_store_distrusts(world: World):
     """If the machine's clock jumps by an hour, the metric shows the hour, although clock and store agree."""
     clock = StoreClock(world.read, world.monotonic, world.sleep, lambda: 3600.0)
     assert clock.now() == near(world.store_time())
@@ -368,7 +368,7 @@ def test_the_clock_never_runs_backwards(world: World, clock: StoreClock):
         last = moment
 
 
-def test_a_store_that_fell_behind_is_approached_slowly(world: World, clock: StoreClock):
+def test_a_store_that_fell_behind_is_approached_by_slewing(world: World, clock: StoreClock):
     """The clock runs at 95 % of its speed or more until the store has caught up."""
     before = clock.now()
     world.ahead -= 1.0

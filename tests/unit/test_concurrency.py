@@ -98,7 +98,7 @@ def test_an_answer_that_is_an_exception_is_raised_to_its_own_request():
         bad.result()
 
 
-def test_what_a_group_raises_is_raised_to_all_its_members_and_to_no_other_request():
+def test_an_error_of_a_group_is_raised_to_all_its_members_and_to_no_other_request():
     executor = Executor()
     commit = GroupCommit(executor.execute)
     first, one, other = side_by_side(executor, commit, [1, 13, 3])
@@ -154,7 +154,7 @@ def test_a_leader_lingers_until_the_group_has_its_last_size():
     assert sorted(executor.groups[-1]) == [5, 6, 7]
 
 
-def test_a_leader_that_lingers_in_vain_goes_after_a_moment():
+def test_a_leader_without_followers_stops_lingering():
     """After a group of one member, the next leader does not linger at all."""
     executor = Executor()
     commit = GroupCommit(executor.execute, linger=0.001)

@@ -37,7 +37,7 @@ class Crowd:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_those_who_failed_have_a_share_of_their_own() -> None:
+def test_failing_subscribers_have_their_own_share() -> None:
     async def run() -> None:
         crowd = Crowd()
         assert await crowd.come(2 * MOST, "failing", failed=True) == MOST // FAILED_FRACTION

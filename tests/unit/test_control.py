@@ -48,10 +48,10 @@ def asked_by(user: int, path: str) -> str:
     return done.stdout.strip()
 
 
-def test_its_own_user_is_heard(path: str) -> None:
+def test_the_own_user_is_accepted(path: str) -> None:
     assert asked_by(os.geteuid(), path) == "(200, True)"
 
 
 @pytest.mark.ability("root")
-def test_another_user_is_not_heard_though_the_file_system_lets_him(path: str) -> None:
+def test_another_user_is_refused_despite_file_permissions(path: str) -> None:
     assert asked_by(NOBODY, path) == "not heard"

@@ -15,7 +15,7 @@ def test_the_first_pattern_that_matches_the_whole_name_counts() -> None:
         assert {queue: default_ttls.of(queue) for queue in expected} == expected
 
 
-def test_a_new_table_holds_for_names_that_were_asked_before() -> None:
+def test_a_new_table_applies_to_cached_names() -> None:
     """No cached TTL of the former table is used."""
     default_ttls = DefaultTtls(3600, TABLE)
     assert (default_ttls.of("abc"), default_ttls.of("x"), default_ttls.default) == (300, 3600, 3600)
@@ -23,7 +23,7 @@ def test_a_new_table_holds_for_names_that_were_asked_before() -> None:
     assert (default_ttls.of("abc"), default_ttls.of("x"), default_ttls.default) == (60, 70, 60)
 
 
-def test_more_names_than_are_remembered_are_answered_too() -> None:
+def test_names_beyond_the_cache_get_their_ttl() -> None:
     """The cache is bounded, but names beyond its size still get their TTL."""
     default_ttls = DefaultTtls(3600, [("q1*", 100)])
     names = [f"q{number}" for number in range(CACHE_SIZE + 1000)]

@@ -41,7 +41,7 @@ def keys_of(documents: DocumentController, masters: dict[str, bytes]) -> DataKey
     return DataKeys(documents, ManualClock(1_800_000_000), masters)
 
 
-def test_a_body_comes_back_for_its_message_only(documents: DocumentController) -> None:
+def test_a_body_is_decrypted_only_for_its_message(documents: DocumentController) -> None:
     """A body can be decrypted only with its own project and message id (F1)."""
     sealing = Sealing(keys_of(documents, KEYS))
     sealed = sealing.seal("p", "m", b'{"a": 1}')
@@ -63,7 +63,9 @@ def test_no_bit_can_be_changed_and_no_byte_cut_off(documents: DocumentController
             sealing.open("p", "m", damaged)
 
 
-def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed(documents: DocumentController) -> None:
+def test_plain_bodies_are_returned_unchanged_and_without_a_key_nothing_is_encrypted(
+    documents: DocumentController,
+) -> None:
     sealing = Sealing(keys_of(documents, {}))
     assert sealing.open("p", "m", b"[1]") == b"[1]"
     with pytest.raises(Unavailable):
@@ -72,7 +74,7 @@ def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed(docu
         sealing.keys.rekey()
 
 
-def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> None:
+def test_no_key_is_stored_in_plain(documents: DocumentController) -> None:
     """A stored data key is useless without the master key, and in place of another project's key."""
     sealing = Sealing(keys_of(documents, {"one": KEYS["one"]}))
     sealed = sealing.seal("p", "m", b"1")
@@ -145,7 +147,7 @@ def test_keys_are_read_in_order_and_again(tmp_path: Path) -> None:
         (f"one {TEXT}\none {TEXT}", 0o600, "repeats an id"),
     ],
 )
-def test_a_file_that_is_not_right_is_no_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:
+def test_an_invalid_key_file_is_refused_at_the_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:
     """The error names the line of the file and never contains the key (F2)."""
     with pytest.raises(StartRefused, match=fault) as refused:
         read_keys(file_of(tmp_path, text, mode))

@@ -22,13 +22,13 @@ def chosen(monkeypatch: pytest.MonkeyPatch, **options: str) -> settings.Settings
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
-def test_this_machine_may_be_listened_to(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+def test_a_server_may_listen_on_this_machine(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
     """A server on this machine's own addresses starts without a warning."""
     assert startup.check_exposure(chosen(monkeypatch, bind=bind)) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "[::]", "10.1.2.3", "example.org", "localhost.example.org", ""])
-def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+def test_a_server_listens_on_the_network_only_if_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
     """The start is refused; with ``trust_network``, each start warns instead (tenancy 1)."""
     with pytest.raises(StartRefused) as refused:
         startup.check_exposure(chosen(monkeypatch, bind=bind))
@@ -161,7 +161,7 @@ FILES: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("slip", FILES)
-def test_a_file_with_a_slip_of_the_pen_is_refused_without_the_password(tmp_path: Path, slip: str) -> None:
+def test_a_file_with_a_typo_is_refused_without_the_password(tmp_path: Path, slip: str) -> None:
     """oslo.config quotes parts of values in its errors."""
     file = tmp_path / "zq.conf"
     file.write_text(FILES[slip])

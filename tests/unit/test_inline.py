@@ -78,7 +78,7 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
     asyncio.run(run())
 
 
-def test_one_wait_settles_all_that_came_meanwhile() -> None:
+def test_changes_during_a_wait_share_the_next_one() -> None:
     async def settle_three(loop: asyncio.AbstractEventLoop) -> None:
         waiter, go, waits = DurabilityWaiter(loop), threading.Event(), []
 
@@ -103,7 +103,7 @@ def test_one_wait_settles_all_that_came_meanwhile() -> None:
     in_loop(settle_three)
 
 
-def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
+def test_a_change_that_cannot_be_made_durable_is_refused_and_released() -> None:
     async def settle_two(loop: asyncio.AbstractEventLoop) -> None:
         waiter, released = DurabilityWaiter(loop), []
 
@@ -176,7 +176,7 @@ def test_one_caller_leaves_threads_to_others() -> None:
     in_loop(crowd)
 
 
-def test_a_caller_whose_jobs_wait_gets_its_threads_beside_others() -> None:
+def test_a_caller_with_waiting_jobs_gets_more_threads_over_time() -> None:
     """The caller starts with two of the threads, and gets one more in each interval in which the processor is idle."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
@@ -284,7 +284,7 @@ def test_a_refused_job_of_a_callers_queue_is_released_at_once() -> None:
     in_loop(crowd)
 
 
-def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
+def test_a_wait_ends_at_its_deadline() -> None:
     async def wait_in_vain(loop: asyncio.AbstractEventLoop) -> None:
         deadlines = Deadlines(loop)
         with pytest.raises(TimeoutError):

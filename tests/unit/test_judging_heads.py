@@ -43,7 +43,7 @@ def judging(strategy: BearerStrategy | None, proxy: ProxySecrets | None = None) 
     return Authentication(strategy, proxy, False, signatures)
 
 
-def test_only_what_is_remembered_is_known() -> None:
+def test_only_cached_credentials_are_judged() -> None:
     """The first lookup of a credential needs the store; afterwards its validity is cached, valid or not."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     valid = f"Bearer {Tokens(storage.documents, clock).create(Grant(project='acme')).text}"
@@ -57,7 +57,7 @@ def test_only_what_is_remembered_is_known() -> None:
 
 
 @pytest.mark.parametrize("credential", ["", "Basic YTpi", "Bearer nonsense"])
-def test_what_is_no_credential_is_known_without_the_store(credential: str) -> None:
+def test_an_invalid_credential_is_refused_without_the_store(credential: str) -> None:
     store = BrokenStore(untouched)
     strategy = BearerStrategy(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
     judge = judging(strategy)
@@ -65,7 +65,7 @@ def test_what_is_no_credential_is_known_without_the_store(credential: str) -> No
     assert judge.cached_validity(head(credential, "/healthz")) is True, "who needs no credential may send a body"
 
 
-def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None:
+def test_head_checks_count_no_failures_but_apply_the_limit() -> None:
     """The application counts failures, so that each request fails once; beyond the limit no credential is looked up."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
@@ -108,7 +108,7 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
 
 @pytest.mark.parametrize("mark", [True, heads.UNKNOWN])
 @pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "30"}, {"HTTP_TRANSFER_ENCODING": "chunked"}])
-def test_a_body_that_was_withheld_of_a_valid_caller_is_503(mark: object, length: dict[str, str]) -> None:
+def test_a_withheld_body_of_a_valid_caller_is_answered_503(mark: object, length: dict[str, str]) -> None:
     """The store did not respond when the head was checked, but responds now: the client should retry."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     token = Tokens(storage.documents, clock).create(Grant(project="acme")).text

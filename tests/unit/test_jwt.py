@@ -110,7 +110,7 @@ def by_hand(header: dict[str, Any], claims: dict[str, Any], secret: bytes | None
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_token_of_the_issuer_says_who_asks(make: Make, alg: str) -> None:
+def test_a_token_of_the_issuer_identifies_the_caller(make: Make, alg: str) -> None:
     """Project, roles, scopes and user are taken from the claims; the result may be cached for at most five minutes."""
     more = {"zq_roles": ["Admin", "ops"], "zq_scopes": "produce:a.* consume:b", "jti": "t1"}
     found = make().verify(signed(alg, **more))
@@ -157,7 +157,7 @@ def test_clocks_may_differ_a_little(make: Make) -> None:
     assert isinstance(make(leeway=0).verify(signed(exp=NOW - 1)), str)
 
 
-def test_nothing_but_a_listed_algorithm_signs(make: Make, file: Path) -> None:
+def test_only_a_listed_algorithm_is_accepted(make: Make, file: Path) -> None:
     """``none``, HS256 with a public key as its secret, and unlisted algorithms are refused (RFC 8725, 3.1 and 3.2)."""
     verifier = make()
     assert isinstance(verifier.verify(by_hand({"alg": "none"}, CLAIMS)), str)
@@ -191,7 +191,7 @@ def test_an_algorithm_must_fit_its_key(make: Make, file: Path) -> None:
 @pytest.mark.parametrize(
     "header", [{"crit": ["exp"]}, {"crit": ["b64"], "b64": False}, {"cty": "JWT"}, {"enc": "A128GCM"}]
 )
-def test_what_the_header_demands_and_we_do_not_know_is_refused(make: Make, header: dict[str, Any]) -> None:
+def test_unknown_demands_of_the_header_are_refused(make: Make, header: dict[str, Any]) -> None:
     """Unknown ``crit`` headers, nested tokens and encrypted tokens are refused (RFC 8725, 3.10)."""
     assert isinstance(make().verify(signed(header=header)), str)
 
@@ -203,7 +203,7 @@ def test_keys_in_the_header_are_ignored(make: Make) -> None:
     assert isinstance(make().verify(signed(header=own)), tuple)
 
 
-def test_a_type_may_be_asked_for(make: Make) -> None:
+def test_a_required_type_must_match(make: Make) -> None:
     """If a type is configured, the token's ``typ`` must match (RFC 8725, 3.11)."""
     verifier = make(type="at+jwt")
     assert isinstance(verifier.verify(signed()), str)
@@ -212,7 +212,7 @@ def test_a_type_may_be_asked_for(make: Make) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a.b.c", "a.b", "....", "e30.e30.", "\xe9.\xe9.\xe9"])
-def test_what_is_no_token_is_refused(make: Make, text: str) -> None:
+def test_a_text_that_is_not_a_token_is_refused(make: Make, text: str) -> None:
     assert isinstance(make().verify(text), str)
 
 
@@ -232,7 +232,7 @@ def test_without_an_id_every_key_that_fits_is_tried(make: Make) -> None:
     assert isinstance(make().verify(jwt.encode(CLAIMS, STRANGER, "RS256")), str)
 
 
-def test_claims_may_lie_deeper(make: Make) -> None:
+def test_claims_may_be_nested(make: Make) -> None:
     """A claim's option may be a path of names; a name that contains dots itself is one name."""
     verifier = make(project_claim="realm.zq.project", roles_claim="https://x.example/roles")
     deep = {"zq_project": None, "realm": {"zq": {"project": "deep"}}, "https://x.example/roles": ["a"]}
@@ -254,7 +254,7 @@ def test_a_token_can_be_revoked(make: Make, storage: Storage, clock: ManualClock
     assert isinstance(verifier.verify(signed(jti="t2")), tuple)
 
 
-def test_what_was_revoked_is_known_before_anything_is_believed(
+def test_revoked_ids_are_read_before_the_first_token_is_accepted(
     make: Make, storage: Storage, clock: ManualClock
 ) -> None:
     """The first token triggers a read of the denied ids.
@@ -283,7 +283,7 @@ class Silent:
         *({"algorithms": ("RS256", "HS256")}, {"algorithms": ("XS1",)}),
     ],
 )
-def test_options_by_which_anybody_could_sign_stop_the_start(wrong: dict[str, Any]) -> None:
+def test_options_that_would_accept_any_signature_stop_the_start(wrong: dict[str, Any]) -> None:
     """Each error names the option."""
     check_jwt(OPTIONS)
     with pytest.raises(StartRefused, match=r"\[auth\] jwt_"):
@@ -291,7 +291,7 @@ def test_options_by_which_anybody_could_sign_stop_the_start(wrong: dict[str, Any
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"keys": 1}', b"\xff", None])
-def test_a_file_that_is_no_set_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_without_a_key_set_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
     """A key set URL without https stops the start too."""
     file = tmp_path / "set.json"
     if content is not None:
@@ -324,7 +324,7 @@ class Issuer:
             self.keys.refresh()
 
 
-def test_before_the_first_set_nothing_can_be_said() -> None:
+def test_without_a_key_set_no_token_can_be_judged() -> None:
     """Without a recent key set the server answers 503, not 401 (tenancy 1)."""
     issuer = Issuer()
     with pytest.raises(Unavailable):

@@ -25,7 +25,7 @@ def test_scans_stay_within_their_bounds_in_both_directions(store: MemoryStore):
     assert list(store.scan("f", upper, lower)) == []
 
 
-def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
+def test_a_scan_continues_during_concurrent_writes(store: MemoryStore):
     """Keys that are added or removed during a scan neither end it nor make it repeat a key."""
     scan = store.scan("f", b"", b"\xff\xff")
     found = [next(scan)[0]]
@@ -41,7 +41,7 @@ def test_a_store_in_memory_has_no_name():
         connect("memory:jobs")
 
 
-def test_a_server_in_memory_says_that_it_is_volatile():
+def test_a_server_in_memory_warns_that_it_is_volatile():
     """The server needs no folder, and loses everything when it stops."""
     with ZqServer("memory:") as server:
         body = {"messages": [{"body": 1, "ttl": 60}]}

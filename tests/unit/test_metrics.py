@@ -210,7 +210,7 @@ def test_a_request_counts_under_its_route(metrics: Metrics) -> None:
     assert "request_seconds_count{method=POST,route=/v2/queues/{queue}/claims}" not in page
 
 
-def test_what_a_caller_makes_up_makes_no_new_lines(metrics: Metrics) -> None:
+def test_invented_methods_and_paths_add_no_samples(metrics: Metrics) -> None:
     """Unknown methods and unmatched paths share one sample each."""
     for invented in ("BREW", "SPAM", "EGGS"):
         metrics.answered(invented, "", 404, 0.001, False)
@@ -236,7 +236,7 @@ def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metr
     assert page["storage_seconds_count{verb=messages.post}"] == each * threads
 
 
-def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -> None:
+def test_a_page_has_the_measures_of_the_store(store: Figures, metrics: Metrics) -> None:
     """Gauges are shown unchanged; measures without a definition are omitted."""
     store.told = [
         Measure("expired_waiting", 7),
@@ -279,7 +279,7 @@ def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.M
     assert shown(metrics)["store_syncs_total"] == 4
 
 
-def test_a_page_says_that_the_store_does_not_answer(store: Figures, metrics: Metrics) -> None:
+def test_a_page_reports_that_the_store_does_not_respond(store: Figures, metrics: Metrics) -> None:
     """The page has all other samples; the store is not queried again at once, and only once."""
     store.failing = True
     metrics.poll_refused()
@@ -302,7 +302,7 @@ def test_queues_are_summed_up(store: Figures, metrics: Metrics) -> None:
     assert page["queue_oldest_ready_seconds"] == 7
 
 
-def test_no_queue_is_shown_as_none(metrics: Metrics) -> None:
+def test_a_store_without_queues_is_shown_as_zeros(metrics: Metrics) -> None:
     """Without queues, the page has zeros and no gaps."""
     page = shown(metrics)
     assert page["queues"] == 0
@@ -360,14 +360,14 @@ def test_removals_are_counted_by_queue_up_to_a_bound(store: Figures) -> None:
     assert not [name for name in shown(quiet) if name.startswith("queue_expired")]
 
 
-def test_many_pages_cost_the_store_one_look(store: Figures, metrics: Metrics) -> None:
+def test_many_pages_query_the_store_once(store: Figures, metrics: Metrics) -> None:
     """The queues are queried once in ten seconds, however many clients scrape."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: metrics.page(), range(20)))
     assert [asked for asked in store.asked if asked.startswith("depths")] == ["depths 1000 10000"]
 
 
-def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> None:
+def test_a_result_is_cached_for_its_time_and_a_failure_for_a_second() -> None:
     """The test advances the clock."""
     moment, answers = [0.0], ["one", Unavailable("down"), "two"]
     asked: list[float] = []
@@ -388,7 +388,7 @@ def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> No
     assert asked == [0.0, 10.0, 16.0]
 
 
-def test_what_takes_long_to_ask_is_asked_seldom() -> None:
+def test_a_slow_call_is_made_less_often() -> None:
     """The calls take at most a twentieth of the time."""
     moment, asked = [0.0], 0
 

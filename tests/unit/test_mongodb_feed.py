@@ -61,7 +61,7 @@ def names(capped: Capped) -> list[list[list[str]]]:
     return [document["q"] for document in capped.documents]
 
 
-def test_what_is_noted_during_a_write_goes_with_the_next_one(feed: Feed, capped: Capped):
+def test_notices_during_a_write_are_part_of_the_next_one(feed: Feed, capped: Capped):
     """Each queue is written once and no verb waits; names are written in a form that BSON can represent."""
     feed.announce(JOBS)
     assert capped.entered.acquire(timeout=PATIENCE)
@@ -87,7 +87,7 @@ def test_a_write_that_fails_is_forgotten(feed: Feed, capped: Capped):
     feed.close()
 
 
-def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
+def test_closing_writes_pending_notices(feed: Feed, capped: Capped):
     """A process that posts and exits still wakes waiting listeners."""
     capped.open.set()
     for number in range(50):

@@ -22,7 +22,7 @@ def scene(storage: MongoStorage, clock: ManualClock, queue: QueueRef) -> Scene:
 
 @ON_MONGODB
 @pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
-def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
+def test_heads_of_groups_are_found_by_one_key_each(scene: Scene, kind: Grouping):
     """The server's query plan reads one key for each group, and the first message of each group is its head."""
     scene.storage.queues.create(scene.queue, b"{}", kind)
     new = drafts(GROUPS * EACH, scene.now)
@@ -41,7 +41,7 @@ def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
     assert found == {layout.group_fields(kind, group)["h1"]: sequence for group, sequence in first.items()}
 
 
-def test_a_line_is_in_the_index_of_its_order_alone():
+def test_a_group_is_only_in_the_index_of_its_order():
     """The field's value shows the order, and documents of queues without groups have no such field."""
     ordered, fair = (layout.group_fields(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
     assert (groups.index_of(ordered), groups.index_of(fair)) == (layout.ORDERED, layout.FAIR)

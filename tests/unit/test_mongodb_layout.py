@@ -14,7 +14,7 @@ TEXTS = ["", "a", "a/b", "a\x00b", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
-def test_every_text_comes_back_through_bson(text: str):
+def test_every_text_survives_bson(text: str):
     """Lone surrogates, which BSON refuses, are encoded too."""
     assert layout.decode_text(decode(encode({"t": layout.encode_text(text)}))["t"]) == text
 
@@ -41,7 +41,7 @@ def test_messages_and_queues_never_share_an_id():
     assert key.project[0] != key.counter[0]
 
 
-def test_names_within_queues_never_meet():
+def test_names_within_queues_never_collide():
     """The ids differ whatever names queues, idempotency keys and claims have."""
     names = ["a", "a/b", "b", "/", "a/", "", "1:a", "\u0661"]
     keys = [layout.key(QueueRef(project, name)) for project in ("a", "a/b", "") for name in names]

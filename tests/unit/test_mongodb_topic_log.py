@@ -19,7 +19,7 @@ def stored(entries: list[Entry], topic: str = "news") -> list[layout.BsonDocumen
     return [decode(encode(document), layout.CODEC) for document in made]
 
 
-def test_a_batch_comes_back_through_bson():
+def test_a_batch_survives_bson():
     """Topic, bodies, TTLs, checksums and lone surrogates are preserved; the batch expires with its last message."""
     entries = [Entry(b"1", 60), Entry(b'"\xff"', 300, "MD5:1"), Entry(b"", 60, "\ud800")]
     [found] = stored(entries, "n\udfff.\U0001f600")
@@ -28,7 +28,7 @@ def test_a_batch_comes_back_through_bson():
     assert sorted(found["t"]) == [[60, 2], [300, 1]]
 
 
-def test_a_batch_that_is_too_large_lies_in_several_documents():
+def test_a_large_batch_is_stored_in_several_documents():
     """Each document is within the server's limit, and each refers to the previous sequence."""
     entries = [Entry(b"1" * (3 << 20), 60 + at) for at in range(7)] + [Entry(b"2", 60)] * 1000
     found = stored(entries)
@@ -42,7 +42,7 @@ def test_a_batch_that_is_too_large_lies_in_several_documents():
     assert len({document["_id"] for document in found}) == len(found)
 
 
-def test_no_log_meets_another_or_a_queue():
+def test_keys_of_logs_and_queues_never_collide():
     """Keys differ whatever projects and queues are called."""
     logs = [topic_log.key(project) for project in PROJECTS]
     queues = [layout.key(QueueRef(project, name)) for project in PROJECTS for name in [*PROJECTS, "x"]]

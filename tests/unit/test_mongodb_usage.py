@@ -45,7 +45,7 @@ def counts(scene: Scene) -> list[str]:
     return [document.ref.name for document in scene.storage.documents.list("", KIND, "", "", 10, scene.now).items]
 
 
-def test_nobody_is_counted_who_is_not_asked_for(scene: Scene):
+def test_only_queried_projects_are_counted(scene: Scene):
     fill(scene)
     scene.tick(60)
     scene.storage.maintain(scene.now)
@@ -90,7 +90,7 @@ def documents_read(client, stages, hint: str) -> int:
     return int(stats["totalDocsExamined"])
 
 
-def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+def test_messages_with_a_common_residue_are_sampled(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     """If every second message was deleted, the sample may select only deleted sequences."""
     monkeypatch.setattr(usage, "MAX_SAMPLE", 100)
     ids = post(scene, *[10] * 400)
@@ -128,7 +128,9 @@ def noting(function, calls: list[str]):
     return noted
 
 
-def test_another_server_counts_where_one_has_died_at_it(scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch):
+def test_another_server_counts_after_the_death_of_the_first(
+    scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
+):
     """The other server starts the count once the lease has expired, not before."""
     stored = fill(scene)
     monkeypatch.setattr(scene.storage._usages, "_count_all", dies)
@@ -168,7 +170,7 @@ def test_a_count_by_a_clock_that_was_ahead_is_made_again(scene: Scene):
     assert figures(scene)[0] == MANY - 500
 
 
-def test_what_earlier_versions_posted_counts_too(scene: Scene):
+def test_messages_of_earlier_versions_count(scene: Scene):
     """The queue counters of earlier versions do not include these messages; the first count does."""
     stored = fill(scene)
     scene.storage._client.messages.update_many({}, {"$unset": {"n1": "", "w1": ""}})
@@ -179,7 +181,7 @@ def test_what_earlier_versions_posted_counts_too(scene: Scene):
     assert figures(scene) == (messages + 1, bytes_before + size(20)[1])
 
 
-def test_a_queue_made_again_brings_nothing_along(scene: Scene):
+def test_a_recreated_queue_starts_at_zero(scene: Scene):
     """The deleted queue's counter is kept, but its messages do not count for the new queue."""
     fill(scene)
     wait_for_usage(scene)

@@ -57,14 +57,14 @@ def clock(machine: Machine) -> StorageClock:
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0, LEAP, -1.0, -HOUR])
-def test_a_small_step_and_one_back_are_told_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
+def test_a_small_step_and_a_step_back_are_followed_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
     """A server's clock slews after a step back and knows its offset."""
     machine.ahead += step
     assert clock.now() == pytest.approx(machine.wall())
     assert clock.distrusted_lead == 0
 
 
-def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
+def test_a_jump_is_trusted_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
     """For five minutes the clock ignores the jump and reports the distrusted lead."""
     clock.now()
     machine.ahead += HOUR
@@ -78,7 +78,7 @@ def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageC
     ]
 
 
-def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageClock) -> None:
+def test_a_jump_that_is_reverted_has_no_effect(machine: Machine, clock: StorageClock) -> None:
     """The jump changes neither the reported nor the stored time, and the next jump has to last the whole time again."""
     for _ in range(3):
         machine.ahead += HOUR
@@ -89,7 +89,7 @@ def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageCl
         assert clock.distrusted_lead == 0
 
 
-def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: StorageClock) -> None:
+def test_each_further_jump_restarts_the_wait(machine: Machine, clock: StorageClock) -> None:
     """Each further jump restarts the wait."""
     began = clock.now() - machine.ran
     for _ in range(3):
@@ -148,7 +148,7 @@ def listed(storage: OrderedStorage) -> list[str]:
     ]
 
 
-def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shifted: Shifted) -> None:
+def test_a_temporary_jump_of_an_hour_loses_and_redelivers_nothing(opened, shifted: Shifted) -> None:
     """The test sweeps, reads, claims and restarts while the clock is wrong, and restarts once afterwards."""
     storage = opened()
     kept = post(storage, 1800, 3)
@@ -174,7 +174,7 @@ def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shi
         storage = opened()
 
 
-def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) -> None:
+def test_a_lasting_jump_is_trusted_across_a_start(opened, shifted: Shifted) -> None:
     """Messages that have expired by the new time are removed; the next start does not distrust the clock."""
     storage = opened()
     post(storage, 1800)
@@ -190,7 +190,7 @@ def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) 
     assert opened().clock_lead() == 0
 
 
-def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_of_the_machine_resets_the_clock(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a boot, the stored time is not compared: a machine that was off for an hour has not jumped."""
     storage = opened()
     storage.ping()
@@ -199,7 +199,7 @@ def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatc
     assert opened().clock_lead() == 0
 
 
-def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -> None:
+def test_a_servers_clock_reports_the_jump_and_continues(opened, shifted: Shifted) -> None:
     """The offset in the metric and in ``/readyz`` is the true one, an hour, from the first refresh on."""
     storage = opened()
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
@@ -211,7 +211,7 @@ def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -
         assert clock.now() == pytest.approx(before, abs=5)
 
 
-def test_no_compaction_destroys_bodies_while_a_leap_is_doubted(opened, shifted: Shifted) -> None:
+def test_no_compaction_drops_bodies_while_a_jump_is_distrusted(opened, shifted: Shifted) -> None:
     """RocksDB's filter uses the machine's clock, here an hour ahead of the store's.
 
     It drops the body as soon as the store trusts that time, and not before.

@@ -64,7 +64,7 @@ READS = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_a_reader_meets_is_removed_behind_its_back(storage: OrderedStorage, read):
+def test_expired_messages_that_a_reader_finds_are_removed_in_the_background(storage: OrderedStorage, read):
     """The messages are removed soon after the read, with their index entries, and counted as removed by reading."""
     ids = post(storage, 300)
     read(storage, ids)
@@ -75,7 +75,7 @@ def test_what_a_reader_meets_is_removed_behind_its_back(storage: OrderedStorage,
     assert storage.maintain(NOW + 60) == 0
 
 
-def test_a_reader_that_meets_nothing_expired_hands_over_nothing(storage: OrderedStorage, monkeypatch):
+def test_a_reader_that_finds_no_expired_message_removes_nothing(storage: OrderedStorage, monkeypatch):
     """Claims, pops and listings hand no unexpired message to the remover."""
     ids = post(storage, 300, ttl=600)
     monkeypatch.setattr(storage._handle.context.lazy_queue, "offer", pytest.fail)
@@ -92,7 +92,7 @@ def test_off_nothing_is_removed_by_reading(storage: OrderedStorage):
     assert stored(storage) == 300
 
 
-def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(storage: OrderedStorage):
+def test_removals_beyond_the_queue_size_are_dropped_and_counted(storage: OrderedStorage):
     """A sweep removes the dropped messages later."""
     configure(storage, Expiry(delete_queue_size=5, compaction_filter=False))
     ids = post(storage, 100)
@@ -106,7 +106,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(storage: Ordere
     assert figure(storage, "expired_removed_total", "sweep") == dropped
 
 
-def test_what_was_given_longer_life_meanwhile_stays(storage: OrderedStorage):
+def test_a_message_prolonged_before_its_removal_stays(storage: OrderedStorage):
     """The remover checks the expiry again, by the time at which the reader saw the message as expired."""
     [message] = post(storage, 1)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 600, 60), 1), NOW)
@@ -120,7 +120,7 @@ def test_what_was_given_longer_life_meanwhile_stays(storage: OrderedStorage):
     assert [m.id for m in storage.messages.get(JOBS, [message], NOW + 60)] == [message]
 
 
-def test_a_store_closes_with_a_full_queue_of_leftovers(tmp_path):
+def test_a_store_closes_with_a_full_queue_of_removals(tmp_path):
     """Closing discards the remaining removals; a later sweep does them."""
     opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
     ids = post(opened, 1000)
@@ -132,7 +132,7 @@ def test_a_store_closes_with_a_full_queue_of_leftovers(tmp_path):
     again.close()
 
 
-def test_a_claim_writes_nothing_for_what_has_expired(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_a_claim_writes_nothing_for_expired_messages(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """A claim skips thousands of expired messages, and the next claim does not read them again."""
     configure(storage, OFF)
     post(storage, 4000)
@@ -151,7 +151,7 @@ def test_a_claim_writes_nothing_for_what_has_expired(storage: OrderedStorage, mo
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_claims_get_past_any_number_of_expired_messages_that_nobody_removes(tmp_path, restarted: bool):
+def test_claims_skip_any_number_of_expired_messages(tmp_path, restarted: bool):
     """Each claim skips a bounded number of messages.
 
     A message that is released at the front is found at once, and the messages after it with the next claim.
@@ -182,7 +182,7 @@ def test_claims_get_past_any_number_of_expired_messages_that_nobody_removes(tmp_
     opened.close()
 
 
-def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
+def test_a_ready_cursor_shows_every_entry_added_since(storage: OrderedStorage):
     """The entries are inserted before, within and after the range that the cursor has passed."""
     with storage._handle as (store, _):
         keys = [b"key%02d" % number for number in range(20)]
@@ -198,7 +198,7 @@ def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
         assert [key for key, _ in ready_cursor.entries(store, keys[3])] == [keys[2]]
 
 
-def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(storage: OrderedStorage, monkeypatch):
+def test_a_large_deleted_queue_is_removed_in_steps_without_rescanning(storage: OrderedStorage, monkeypatch):
     """Each step begins where the last one ended, however little a step may remove."""
     post(storage, 1000)
     storage.messages.pop(JOBS, 500, NOW, history=3600)
@@ -241,7 +241,7 @@ def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: Or
         assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))) == []
 
 
-def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorage):
+def test_an_empty_queue_is_not_rescanned_after_a_sweep(storage: OrderedStorage):
     """From the second empty claim on, entries before the current time are skipped unless an entry was added there."""
     configure(storage, Expiry(delete_on_read=False))
     post(storage, 3000)

@@ -68,7 +68,7 @@ def sound(storage: OrderedStorage, now: float = NOW) -> bool:
         return Integrity(store, layout.ms(now)).report().contradictions == 0
 
 
-def test_what_was_posted_and_taken_was_in_no_index(storage: OrderedStorage):
+def test_fresh_messages_are_in_no_index(storage: OrderedStorage):
     """Fresh messages are never indexed; claimed, delayed and released ones are."""
     ids = post(storage, 5)
     assert indexed(storage) == 0
@@ -83,7 +83,7 @@ def test_what_was_posted_and_taken_was_in_no_index(storage: OrderedStorage):
     assert sound(storage)
 
 
-def test_both_orders_are_one(storage: OrderedStorage):
+def test_fresh_and_indexed_messages_share_one_order(storage: OrderedStorage):
     """Released and delayed messages and those of expired claims are merged with fresh ones by available-at."""
     first = post(storage, 4)
     assert claim(storage, 2, name="a.a") == first[:2]
@@ -100,7 +100,7 @@ def test_both_orders_are_one(storage: OrderedStorage):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_start_does_not_walk_over_what_was_taken(tmp_path: Path, settled: bool):
+def test_a_start_does_not_rescan_claimed_messages(tmp_path: Path, settled: bool):
     """Each claim stores where the fresh messages begin."""
     with closing(opened(tmp_path)) as storage:
         ids = post(storage, 50)
@@ -155,7 +155,7 @@ def test_a_claim_steps_over_few_delayed_messages_however_many_there_are(
     assert sound(storage)
 
 
-def test_claims_of_one_second_look_once_into_the_index(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_claims_of_one_second_read_the_index_once(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """The index is not read again if it had no entry for that second, except after an entry was added."""
     ids, delayed = post(storage, 60), post(storage, 1, delay=3)
     looked: list[str] = []
@@ -195,7 +195,7 @@ def test_delayed_messages_between_fresh_ones_are_stepped_over(storage: OrderedSt
     assert sound(storage)
 
 
-def test_messages_of_a_false_future_stand_behind_later_ones(storage: OrderedStorage):
+def test_messages_from_a_false_future_come_after_later_ones(storage: OrderedStorage):
     """The clock jumped far ahead and back; messages that are posted afterwards are available at once."""
     future = post(storage, 2, at=NOW + FALSE_FUTURE + 100, ttl=2 * FALSE_FUTURE)
     ids = [*post(storage, 1), *post(storage, 2)]
@@ -207,7 +207,7 @@ def test_messages_of_a_false_future_stand_behind_later_ones(storage: OrderedStor
     assert sound(storage)
 
 
-def test_what_a_bound_of_bytes_left_is_taken_next(storage: OrderedStorage):
+def test_messages_beyond_a_byte_limit_are_taken_next(storage: OrderedStorage):
     """Fresh and released messages keep their order."""
     ids = post(storage, 6, body=b"0123456789")
     claim(storage, 2)
@@ -228,7 +228,7 @@ def test_a_message_that_was_handed_out_too_often_stays_for_other_claims(storage:
     assert claim(storage, 9) == ids
 
 
-def test_a_purged_queue_begins_anew(storage: OrderedStorage):
+def test_a_purged_queue_forgets_its_fresh_messages(storage: OrderedStorage):
     """Fresh messages from before the purge are not read."""
     post(storage, 3)
     storage.queues.purge(JOBS)

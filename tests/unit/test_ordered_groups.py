@@ -69,7 +69,7 @@ def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
     assert held(storage, "a.b") == ids[10:]
 
 
-def test_what_leaves_a_claim_is_listed_no_more(storage: OrderedStorage):
+def test_a_message_that_leaves_a_claim_leaves_its_group(storage: OrderedStorage):
     """A message that is deleted, moved, released or claimed again leaves its group; empty groups are removed."""
     ids = post(storage, 9)
     claim(storage, 9)
@@ -97,7 +97,7 @@ def test_a_renewed_claim_is_listed_with_its_new_end(storage: OrderedStorage):
         assert held(storage, now=NOW + end) == []
 
 
-def test_a_name_that_is_claimed_anew_has_none_of_what_lapsed(storage: OrderedStorage):
+def test_a_new_claim_of_a_name_has_no_messages_of_the_expired_one(storage: OrderedStorage):
     """Messages of the expired claim stay in their group of the same name until they are claimed again."""
     ids = post(storage, 6)
     assert claim(storage, 4) == ids[:4]
@@ -146,7 +146,7 @@ def test_groups_go_on_after_a_start(tmp_path: Path):
         assert held(storage, now=NOW + 61) == ids[2:4]
 
 
-def test_a_group_that_cannot_be_read_holds_up_nobody(tmp_path: Path):
+def test_an_unreadable_group_does_not_block_consumers(tmp_path: Path):
     """The group's messages can be deleted, and are available once the claim has expired."""
     with closing(opened(tmp_path)) as storage:
         ids = post(storage, 8)
@@ -160,7 +160,7 @@ def test_a_group_that_cannot_be_read_holds_up_nobody(tmp_path: Path):
 
 
 @pytest.mark.parametrize("wrong", ["one less", "one more", "another end"])
-def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wrong: str):
+def test_a_check_finds_a_group_that_contradicts_its_records(tmp_path: Path, wrong: str):
     """The check finds a wrong group and a wrong record."""
     with closing(opened(tmp_path)) as storage:
         post(storage, 4)
@@ -177,7 +177,7 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
 
 
-def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: OrderedStorage):
+def test_messages_held_until_another_end_have_their_own_group(storage: OrderedStorage):
     """Messages with the same end share a group; a message that is handled twice is in the group of its last end."""
     post(storage, 6)
     ids = claim(storage, 6)
@@ -195,7 +195,7 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     assert groups(storage) == [4]
 
 
-def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: OrderedStorage):
+def test_messages_that_expire_before_their_hold_have_their_own_group(storage: OrderedStorage):
     """The index then shows by itself which messages a claim holds."""
     short, long = post(storage, 2, ttl=70), post(storage, 2)
     claim(storage, 4)

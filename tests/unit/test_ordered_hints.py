@@ -33,7 +33,7 @@ def listed(storage: Storage, without: str, marker: int = 0) -> list[int]:
     return [int(message.id, 16) for message in found]
 
 
-def test_who_hides_his_own_messages_steps_over_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_without_own_messages_skips_their_blocks(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second listing decodes only the last block; other clients see each message, and the client sees theirs."""
     from zq.storage.ordered import layout
 
@@ -49,7 +49,7 @@ def test_who_hides_his_own_messages_steps_over_them(storage: Storage, monkeypatc
     assert listed(storage, OWN) == [100 * BLOCK]
 
 
-def test_whatever_was_listed_before_a_listing_shows_all_that_it_should(storage: Storage) -> None:
+def test_earlier_listings_hide_no_message(storage: Storage) -> None:
     """Three clients post runs of messages, and each lists them repeatedly from any position."""
     source = random.Random(SEED)
     clients = [OWN, OTHER, "c" * 32]
@@ -64,7 +64,7 @@ def test_whatever_was_listed_before_a_listing_shows_all_that_it_should(storage: 
             assert listed(storage, without, marker) == expected[:1000]
 
 
-def test_what_is_remembered_of_clients_is_bounded() -> None:
+def test_the_memory_of_clients_is_bounded() -> None:
     """The number of clients is limited, the oldest being dropped, and so is the number of blocks of each.
 
     Only every other block is recorded, so that blocks are not merged into larger ones.

@@ -151,7 +151,7 @@ def test_sweeping_leaves_a_store_that_agrees_with_itself(uri: str, later: float)
     assert not any("former" in kind or "trimmed" in kind for kind in report.counted)
 
 
-def test_a_body_that_the_filter_took_is_no_contradiction(uri: str):
+def test_a_body_dropped_by_the_filter_is_not_a_contradiction(uri: str):
     """The body's message has expired.
 
     Missing bodies of other messages are reported. The filter never drops a body that is stored in the record.
@@ -201,7 +201,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("damage", PLANTED)
-def test_whatever_is_planted_is_found(sound: Store, damage: str):
+def test_each_planted_fault_is_found(sound: Store, damage: str):
     """An entry is lost, added or changed in each family in which the check can notice it."""
     how, family = damage.split()
     key, value = _first(sound, family)
@@ -237,7 +237,7 @@ def _twisted(family: str, value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"?"
 
 
-def test_a_message_of_a_number_that_no_queue_has_is_found(uri: str):
+def test_a_message_without_a_queue_is_found(uri: str):
     """The message and its index entries can never be removed."""
     storage = connect(uri, sync="never", max_clock_jump=0)
     storage.messages.post(JOBS, drafts(1), NOW)
@@ -268,7 +268,7 @@ def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
     storage.close()
 
 
-def test_an_open_commit_is_sound_and_what_it_lacks_is_found(uri: str):
+def test_an_open_commit_is_sound_and_its_missing_messages_are_found(uri: str):
     """A stage of the commit is not reported as stray, in any slice; a missing message of the stage is reported."""
     with closing(connect(uri)) as storage:
         storage.messages.post(JOBS, drafts(4), NOW)

@@ -50,7 +50,7 @@ def entries(storage: OrderedStorage, project: str) -> int:
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])
-def test_a_gap_is_told_as_soon_as_it_is_there(
+def test_a_gap_is_reported_as_soon_as_it_exists(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, pattern: Pattern
 ):
     """A reader sees the gap between the write that trims batches and the rest of the publish."""
@@ -68,7 +68,7 @@ def test_a_gap_is_told_as_soon_as_it_is_there(
     assert found.batches[0].sequence == found.dropped + 1 == 12
 
 
-def test_what_could_not_be_published_drops_nothing(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_publish_trims_nothing(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """A failed write causes no gap."""
     publish(storage, 90)
 
@@ -105,9 +105,7 @@ def test_logs_take_turns_when_they_are_cleared(storage: OrderedStorage):
     assert 100_000 - pace.left <= sum(fallen.values()) + 10
 
 
-def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
-    storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
-):
+def test_space_of_trimmed_batches_of_an_idle_log_is_reclaimed(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """RocksDB does not compact after a removed range by itself; while batches are still trimmed, zq does not either."""
     monkeypatch.setattr(logs, "MIN_COMPACTED", 1 << 20)
 
@@ -147,7 +145,7 @@ def test_a_purge_copies_no_table(storage: OrderedStorage):
     assert len(storage.topics.read("acme", 0, 10, ALL).batches) == 1
 
 
-def test_a_reader_under_way_sees_nothing_of_what_is_purged_and_cleared_meanwhile(
+def test_a_running_read_omits_batches_purged_and_removed_in_between(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
 ):
     """The scan still finds the purged batches, and the topic's floor is already removed."""
@@ -168,7 +166,7 @@ def test_a_reader_under_way_sees_nothing_of_what_is_purged_and_cleared_meanwhile
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])
-def test_what_was_swept_in_front_is_crossed_once(
+def test_swept_batches_at_the_front_are_skipped_once(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, pattern: Pattern
 ):
     """The second read starts at the first batch, or at the end if there is none, also after further sweeps."""
@@ -201,7 +199,7 @@ def test_what_was_swept_in_front_is_crossed_once(
     assert looked() == ([54, 55] if pattern is ALL else [55])
 
 
-def test_the_remembered_beginnings_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_the_cached_starts_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """A forgotten start costs a longer scan and loses no message."""
     monkeypatch.setattr(logs, "MAX_HEADS", 5)
     topics = [TopicRef("acme", f"t{number}") for number in range(20)]

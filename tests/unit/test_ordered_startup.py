@@ -41,7 +41,9 @@ def finish(storage: OrderedStorage) -> int:
 
 @pytest.mark.parametrize("known", [True, False], ids=["known before", "new"])
 @pytest.mark.parametrize("give", [publish, post, finish])
-def test_no_start_gives_what_another_gave_and_lost(tmp_path: Path, give: Callable[[OrderedStorage], int], known: bool):
+def test_no_start_reuses_sequences_that_another_lost(
+    tmp_path: Path, give: Callable[[OrderedStorage], int], known: bool
+):
     """Three starts in a row each lose everything except the boot epoch."""
     path, spare = tmp_path / "store", tmp_path / "spare"
     storage = connect(f"rocksdb://{path}", sync="interval", max_clock_jump=0)

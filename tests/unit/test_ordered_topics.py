@@ -85,7 +85,7 @@ def test_a_log_is_trimmed_by_slices_in_one_range(storage: OrderedStorage, monkey
     assert 20 <= len(ranges) <= 22
 
 
-def test_a_sweep_clears_what_led_to_the_fallen(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_a_sweep_removes_index_entries_of_trimmed_batches(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """The index entries are removed in steps of any size, for all topics; afterwards the log is not scanned again."""
     publish(storage, 100, A)
     publish(storage, 50, B)
@@ -101,7 +101,7 @@ def test_a_sweep_clears_what_led_to_the_fallen(storage: OrderedStorage, monkeypa
     storage.maintain(NOW)
 
 
-def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedStorage):
+def test_batches_trimmed_during_a_pass_are_removed_by_the_next(storage: OrderedStorage):
     """If more batches are trimmed during a pass than before it, the log stays listed for the next pass."""
     publish(storage, 180)
     with storage._handle as opened:
@@ -114,7 +114,7 @@ def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedSto
     assert len(keys(storage, "topics")) == len(keys(storage, "batches"))
 
 
-def test_what_expired_counts_until_it_has_fallen_off(storage: OrderedStorage):
+def test_expired_batches_count_until_they_are_trimmed(storage: OrderedStorage):
     """The space is reclaimed at once; retained totals exclude expired batches, and a reader gets no gap for them."""
     publish(storage, 85, ttl=1)
     storage.maintain(NOW + 1)
@@ -126,7 +126,7 @@ def test_what_expired_counts_until_it_has_fallen_off(storage: OrderedStorage):
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the scan", "during the scan"])
-def test_a_reader_is_told_of_a_trim_while_it_reads(
+def test_a_reader_gets_a_gap_for_a_trim_during_its_read(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, early: bool
 ):
     """The reader gets a gap whether it has read the batches or not; they are never missing without one."""
@@ -163,7 +163,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     wait_for(lambda: size() < 100_000, 60, "the space is back")
 
 
-def test_a_restart_skips_sequences_and_tells_no_gap(storage: OrderedStorage, path: Path):
+def test_a_restart_skips_sequences_without_a_gap(storage: OrderedStorage, path: Path):
     """Sequences that a power failure may have lost are never used again.
 
     A reader at the old end has missed nothing, even when all earlier batches are trimmed.
@@ -215,7 +215,7 @@ def test_a_batch_of_an_earlier_version_agrees_with_its_index(storage: OrderedSto
     assert (report.contradictions, report.examples) == (0, [])
 
 
-def test_a_floor_goes_with_what_lies_below_it(storage: OrderedStorage):
+def test_a_floor_is_removed_with_the_batches_below_it(storage: OrderedStorage):
     """A purge of an empty topic stores no floor; other topics are not affected."""
     storage.topics.purge(A)
     publish(storage, 3, B)
@@ -246,7 +246,7 @@ def test_a_purge_during_a_sweep_is_not_forgotten_with_the_one_before(storage: Or
     assert storage.topics.read("acme", 0, 10, ALL).batches == []
 
 
-def test_batches_are_told_in_order_by_whoever_settles(path: Path):
+def test_batches_are_passed_on_in_order_by_any_publisher(path: Path):
     """Many publishers share syncs; each batch is passed on once, in order of sequences, after it is on disk."""
     storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
     told: list[int] = []
@@ -260,7 +260,7 @@ def test_batches_are_told_in_order_by_whoever_settles(path: Path):
     storage.close()
 
 
-def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_waits_until_it_is_durable(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """A publisher whose batch is durable passes on the batches before it, not those that were published since."""
     told: list[int] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
@@ -277,7 +277,7 @@ def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch
         assert told == list(range(1, number + 1))
 
 
-def test_what_was_not_settled_is_never_told(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_that_is_not_durable_is_never_passed_on(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """Subscribers are notified of a loss instead, and receive batches again after the store is reopened."""
     told: list[Batch | None] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch))

@@ -63,7 +63,7 @@ def world() -> World:
     return World()
 
 
-def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World) -> None:
+def test_without_requests_a_sweep_has_full_steps_and_no_pauses(world: World) -> None:
     """Without requests, the steps go on until the round's limit, to which the last step is cut."""
     pace = world.round(size=1000, max_items=2500)
     sizes = []
@@ -76,7 +76,7 @@ def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World
     assert world.expired == [(1000, QUEUE), (1000, QUEUE), (500, QUEUE)]
 
 
-def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World) -> None:
+def test_with_requests_steps_are_small_and_pauses_follow_the_share(world: World) -> None:
     """The share begins at its minimum: a step of 2 ms is followed by 65 ms of pause."""
     world.requests(0.001)
     pace = world.round()
@@ -89,7 +89,7 @@ def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World
 
 
 @pytest.mark.parametrize(("work", "larger"), [(0.0005, True), (0.01, False)])
-def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, larger: bool) -> None:
+def test_the_size_of_a_step_follows_its_duration(world: World, work: float, larger: bool) -> None:
     """The size of quick steps grows up to the option's value; that of slow steps stays at its minimum."""
     world.requests(0.001)
     pace = world.round()
@@ -102,7 +102,7 @@ def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, lar
     assert MIN_STEP <= min(sizes) <= max(sizes) <= 1000
 
 
-def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world: World) -> None:
+def test_the_share_falls_to_its_minimum_when_requests_slow_down_and_recovers(world: World) -> None:
     """The share drops when requests take twice as long as usual; it rises by a constant and falls by a factor."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
@@ -116,7 +116,7 @@ def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world:
     assert world.monitor.share == MAX_SHARE
 
 
-def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) -> None:
+def test_durations_during_a_round_do_not_change_the_baseline(world: World) -> None:
     """Otherwise, a long round would take the delays that it causes for normal."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
@@ -127,7 +127,7 @@ def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) 
     assert world.monitor.share == INCREASE
 
 
-def test_too_few_requests_judge_nothing(world: World) -> None:
+def test_too_few_requests_do_not_change_the_share(world: World) -> None:
     """A slow request among few is not taken as a sign of load."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
@@ -140,7 +140,7 @@ def test_too_few_requests_judge_nothing(world: World) -> None:
     assert world.monitor.share < MAX_SHARE
 
 
-def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -> None:
+def test_rounds_that_stay_behind_ignore_slow_requests(world: World) -> None:
     """After five minutes of rounds that reached their limit, the pace ignores requests until a round completes."""
     world.requests(0.001)
     world.monitor.end(exhausted=True)
@@ -159,7 +159,7 @@ def test_a_server_that_stops_ends_the_round(world: World) -> None:
     assert pace.step() == 0
 
 
-def test_after_a_quiet_moment_a_sweep_goes_in_full_steps_again(world: World) -> None:
+def test_after_a_quiet_time_a_sweep_has_full_steps_again(world: World) -> None:
     """A quarter of a second without a request suffices."""
     world.requests(0.001)
     pace = world.round()

@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
         Policy(str(path))
 
 
-def test_a_reload_of_a_wrong_file_keeps_what_was(path: Path) -> None:
+def test_a_reload_of_a_wrong_file_keeps_the_old_rules(path: Path) -> None:
     """After HUP, the old rules and cached decisions stay in force."""
     path.write_text('"queues:create": "role:member"\n')
     policy = Policy(str(path))
@@ -110,7 +110,7 @@ def test_a_reload_of_a_wrong_file_keeps_what_was(path: Path) -> None:
     assert policy("queues:create", MEMBER)
 
 
-def test_a_hang_up_tells_what_became_of_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reload_is_logged_and_audited(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong file is logged as an ERROR and audited; a changed file is audited; an unchanged file is not."""
     told: list[tuple[str, str]] = []
 

@@ -171,7 +171,7 @@ def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindi
         bindings.bind_together(QUEUE, QueueRef("acme", "dead"))
 
 
-def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Storage, opened: Opened) -> None:
+def test_a_missing_message_is_not_reported_while_a_pool_is_unavailable(catalogue: Storage, opened: Opened) -> None:
     """A message that another store has is found anyway."""
     now = catalogue.now()
     catalogue.messages.post(QUEUE, [Draft("a", b"1", 600, 0, "c")], now)
@@ -216,7 +216,7 @@ def test_claims_of_a_project_are_those_of_all_pools(catalogue: Storage, opened: 
         later.claims.list("acme", "", 100, now)
 
 
-def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:
+def test_a_store_in_memory_cannot_be_a_pool(tmp_path: Path) -> None:
     """Each server would have a different store in memory."""
     file = tmp_path / "zq.conf"
     text = "[DEFAULT]\npooling = true\n[pooling:catalog]\nallowed_hosts = memory:\n[storage]\nuri = {}\n"

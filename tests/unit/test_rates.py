@@ -65,7 +65,7 @@ def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
     assert (refusal.value.limit, refusal.value.retry_after) == ("requests", 1)
 
 
-def test_who_may_do_more_from_now_on_may_do_it_now() -> None:
+def test_a_raised_quota_applies_at_once() -> None:
     """A debt that takes days at the former rate is cancelled."""
     rates = Rates(64, Time())
     account = rates.account("p", Quota(requests=0, messages=0, bytes=1))
@@ -75,7 +75,7 @@ def test_who_may_do_more_from_now_on_may_do_it_now() -> None:
 
 
 @pytest.mark.parametrize(("messages", "size", "limit"), [(500, 0, "messages"), (0, 5000, "bytes")])
-def test_what_a_request_was_is_paid_afterwards(messages: int, size: int, limit: str) -> None:
+def test_the_size_of_a_request_is_charged_afterwards(messages: int, size: int, limit: str) -> None:
     """A request may exceed the rate; then requests are refused until the debt is small enough, after 3 of 5 seconds."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 1, messages, size) == 1
@@ -134,7 +134,7 @@ def test_a_heavy_request_pays_an_estimate_before_it_begins(messages: int, size: 
     account.begin_heavy(float, messages, size)
 
 
-def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
+def test_a_refunded_estimate_is_not_a_negative_demand() -> None:
     """Other processes would take a negative demand for free capacity."""
     account = Account(QUOTA, 64)
     account.enter(0.0)
@@ -145,7 +145,7 @@ def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
     assert account.demand() == (0, 0, 0)
 
 
-def test_heavy_requests_know_who_is_served_beside_them() -> None:
+def test_heavy_requests_know_their_contention() -> None:
     """Contention is a light request in progress of any project, recent requests of other projects, or none."""
     processes = Rates(64, Time())
     heavy, other = (processes.account(name, Quota()) for name in ("heavy", "other"))
@@ -165,13 +165,13 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
     assert [contention(1.0 + CONTENTION_SECONDS * part) for part in (0.5, 1.5)] == [Contention.RECENT, Contention.NONE]
 
 
-def test_without_bounds_everything_goes_and_nothing_is_told() -> None:
+def test_without_limits_all_requests_pass_and_nothing_is_reported() -> None:
     account = Account(Quota(requests=0, messages=0, bytes=0), 64)
     assert served(account, 0.0, 1000, 1000, 10**9) == 1000
     assert account.scarcest_rate(0.0) is None
 
 
-def test_what_is_left_is_of_the_scarcest_rate() -> None:
+def test_the_remaining_rate_is_that_of_the_scarcest_limit() -> None:
     account = Account(QUOTA, 64)
     assert account.scarcest_rate(0.0) == ("requests", 10, 1)
     served(account, 0.0, 15)
@@ -214,7 +214,7 @@ def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: li
     storage.close()
 
 
-def test_what_was_refused_was_asked_for_too() -> None:
+def test_refused_requests_count_as_demand() -> None:
     """A refused request counts as large as an average admitted one, or as before if none was admitted since."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 30, messages=5, size=50) == 20
@@ -224,7 +224,7 @@ def test_what_was_refused_was_asked_for_too() -> None:
     assert account.demand() == (0, 0, 0)
 
 
-def test_nothing_is_written_while_nobody_is_near() -> None:
+def test_nothing_is_written_far_below_the_limit() -> None:
     storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
     rates = Rates(64, time)
     exchange = Exchange(rates, storage.documents, clock)

@@ -86,7 +86,7 @@ def test_a_connection_without_an_answer_is_closed_at_the_timeout():
 
 
 @pytest.mark.parametrize(("answer", "stands"), [(ResponseError("ERR"), True), (ConnectionError("reset"), False)])
-def test_a_connection_stands_after_a_refusal_and_not_after_a_failure(answer: Exception, stands: bool):
+def test_a_connection_stays_open_after_an_error_reply_but_not_after_a_failure(answer: Exception, stands: bool):
     """An error reply is complete, so the connection can be used again."""
     connection = Slow(answer)
     with pytest.raises(Unavailable):

@@ -37,7 +37,7 @@ def pool() -> Pool:
     return Pool(connection_class=Plain, max_connections=3, timeout=0.05)
 
 
-def test_a_retired_pool_closes_what_is_idle_at_once_and_the_rest_when_it_is_released():
+def test_a_retired_pool_closes_idle_connections_at_once_and_others_when_released():
     """A connection in use stays open until its reply has been read."""
     made = pool()
     used, idle = made.get_connection(), made.get_connection()
@@ -72,7 +72,7 @@ def test_a_connection_that_is_opened_while_its_pool_is_retired_is_closed():
     assert [connection.is_open for connection in made._connections] == [False]
 
 
-def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
+def test_a_waiting_caller_gets_the_next_released_connection():
     """The wait ends with an error after the pool's timeout."""
     made = pool()
     taken = [made.get_connection() for _ in range(3)]
@@ -83,7 +83,7 @@ def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
     assert made.get_connection() is taken[1]
 
 
-def test_a_connection_released_just_now_is_used_again_without_a_look(monkeypatch: pytest.MonkeyPatch):
+def test_a_recently_released_connection_is_reused_without_a_check(monkeypatch: pytest.MonkeyPatch):
     """The check takes a system call. After a longer idle time it is made, because the server may have disconnected."""
     made, looks = pool(), []
     monkeypatch.setattr(connections, "FRESH", 1000.0)

@@ -138,7 +138,7 @@ def begun(scene: Scene) -> Says:
     return leader
 
 
-def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene) -> None:
+def test_verbs_wait_from_the_first_announcement_until_there_is_a_new_master(scene: Scene) -> None:
     """Commands in progress at the announcement are not trusted, whatever their result."""
     before = scene.watched.pool(b"")
     leader = begun(scene)
@@ -155,7 +155,7 @@ def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene
         before.get_connection()
 
 
-def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
+def test_a_new_master_is_used_once_it_reports_its_role(scene: Scene) -> None:
     """The role that the Sentinels report is not sufficient."""
     scene.faulty.add(NEW)
     leader = begun(scene)
@@ -165,7 +165,7 @@ def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
     assert scene.master() == NEW
 
 
-def test_a_replica_that_was_promoted_serves_while_the_rest_of_the_failover_goes_on(scene: Scene) -> None:
+def test_a_promoted_replica_is_used_before_the_failover_is_complete(scene: Scene) -> None:
     """The leader reports the failover as in progress until the other replicas follow the new master too."""
     leader = begun(scene)
     leader.former, leader.address, leader.epoch = OLD, NEW, 1
@@ -185,7 +185,7 @@ def test_a_failover_that_ends_without_a_new_master_is_over(scene: Scene) -> None
     assert scene.watched.pool(b"") is not before
 
 
-def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> None:
+def test_the_sentinel_that_reported_a_failover_must_report_its_end(scene: Scene) -> None:
     """Other Sentinels do not know of the failover."""
     leader = begun(scene)
     leader.gone = True
@@ -217,7 +217,7 @@ def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) 
     assert scene.master() == OLD
 
 
-def test_a_failover_that_nobody_announced_is_seen_by_asking(scene: Scene) -> None:
+def test_a_failover_without_announcement_is_detected_by_queries(scene: Scene) -> None:
     """Queries detect both the beginning and the end of the failover."""
     assert scene.master() == OLD
     leader = scene.sentinels[SECOND]
@@ -239,7 +239,7 @@ def test_a_pause_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     assert scene.master() == OLD
 
 
-def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
+def test_a_sentinel_with_a_smaller_epoch_is_ignored(scene: Scene) -> None:
     """A Sentinel that was partitioned names the former master, with a smaller epoch."""
     assert scene.master() == OLD
     scene.sentinels[SECOND].address, scene.sentinels[SECOND].epoch = NEW, 7
@@ -248,7 +248,7 @@ def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
     assert scene.master() == NEW
 
 
-def test_others_are_asked_that_a_sentinel_knows(scene: Scene) -> None:
+def test_sentinels_that_a_sentinel_lists_are_queried(scene: Scene) -> None:
     """The other Sentinels may lead a failover; a user without permission to list them is served anyway."""
     third = scene.sentinels["s3", 5] = Says()
     assert scene.master() == OLD
@@ -307,7 +307,9 @@ def served(master: Callable[[], Host]) -> Host | None:
         return None
 
 
-def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_recent_queries_queries_before_it_continues(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the process was suspended, no command is sent and no reply is trusted before the Sentinels were queried."""
     monkeypatch.setattr(failover, "VALIDITY", 0.5)
     before = scene.watched.pool(b"")

@@ -74,7 +74,7 @@ class Ear(Subscriber):
         self.read += notices
 
 
-def test_it_pauses_only_when_nothing_more_is_waiting():
+def test_the_subscriber_pauses_only_without_pending_notices():
     """Pending notices are read without a pause."""
     ear = Ear([b"x"] * PIECES, 0.2)
     ear.start()
@@ -100,7 +100,7 @@ def test_the_first_failure_is_logged_and_the_end_of_it(
     assert "-NOPERM" in caplog.text
 
 
-def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_no_error_ends_the_subscriber(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """After a listener's error or an invalid reply, the thread connects again."""
     ear = Ear([b"x"] * 3, 0, KeyError("listener"), ValueError("said"))
     monkeypatch.setattr(subscriber, "TOGETHER", 1)
@@ -110,7 +110,9 @@ def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     assert said(caplog) == [subscriber.UNEXPECTED] * 2
 
 
-def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_a_silent_server_is_pinged_and_then_disconnected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """The machine may have disappeared, which the connection does not show."""
     monkeypatch.setattr(subscriber, "QUIET", 0.02)
     ear = Ear([])

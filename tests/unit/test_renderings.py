@@ -96,7 +96,7 @@ def test_an_event_shows_its_age_when_it_is_sent_and_expires(log: Log) -> None:
     assert sent(streams[2]) == b""
 
 
-def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+def test_the_shared_renderings_are_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     """The oldest batches are dropped and rendered again, but at least one is kept."""
     monkeypatch.setattr(tails, "MAX_RENDERED", 800)
     shared, sealing = Renderings(), log.sealing

@@ -51,7 +51,7 @@ def test_the_phases_follow_each_other() -> None:
         ({"retries_with_no_delay": 7} | OVERRIDES, None, 3),
     ],
 )
-def test_the_subscriptions_policy_counts_unless_one_says_otherwise(
+def test_the_subscriptions_policy_takes_precedence_unless_overridden(
     own: dict[str, object], queues: dict[str, object], tries: int
 ) -> None:
     """Either policy may set ``ignore_subscription_override`` (contract 9.8)."""

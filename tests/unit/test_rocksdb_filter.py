@@ -75,7 +75,7 @@ def figures(storage: OrderedStorage) -> dict[str, float]:
     return {(m.labels[0][1] if m.labels else m.name): m.value for m in storage.measures(PAST)}
 
 
-def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: OrderedStorage):
+def test_a_compaction_drops_exactly_the_bodies_of_expired_messages(storage: OrderedStorage):
     """RocksDB's own filter drops and counts the bodies; readers see the messages as expired, not as damaged."""
     gone, kept = post(storage, 30, 100), post(storage, 20, LONG)
     compact(storage)
@@ -137,7 +137,7 @@ LENGTHENING = [by_claim, by_renewal, by_claim_and_release, by_settlement, by_dea
 
 
 @pytest.mark.parametrize("lengthen", LENGTHENING)
-def test_no_compaction_takes_a_message_whose_life_was_lengthened(
+def test_no_compaction_drops_the_body_of_a_prolonged_message(
     storage: OrderedStorage, lengthen: Callable[[OrderedStorage, str], None]
 ):
     """The first expiry has passed; another message, whose body is dropped, shows that the filter ran."""
@@ -161,7 +161,7 @@ def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStor
     assert storage.messages.get(DEAD, [message], PAST) == []
 
 
-def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
+def test_a_history_entry_keeps_its_body(storage: OrderedStorage):
     """The history entry has its own copy of the body, without a stamp."""
     [message] = post(storage, 1, 100)
     storage.messages.delete(JOBS, [message], PAST, history=LONG)
@@ -186,7 +186,7 @@ def test_a_message_that_expires_after_2038_stays(storage: OrderedStorage):
     assert bodies(storage) == 3
 
 
-def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: OrderedStorage):
+def test_the_filter_can_be_switched_while_the_store_is_in_use(storage: OrderedStorage):
     """The store is reopened for each change: no verb fails, no message is lost, and the option takes effect."""
     posted, stop = [], threading.Event()
 
@@ -229,7 +229,7 @@ def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
         time.sleep(0.2)
 
 
-def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
+def test_a_missing_filter_is_reported_and_the_store_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
     """If RocksDB does not know the filter's class, the start logs a critical error, and the store works and sweeps."""
     monkeypatch.setattr(tuning, "_registered", [])
     monkeypatch.setattr(tuning, "OPTIONS", tuning.OPTIONS.replace(tuning.FACTORY, "NobodysFilterFactory"))

@@ -56,7 +56,7 @@ def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypat
     assert ways == [False]
 
 
-def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_no_flush_succeeds_after_a_failed_one(store: Store, monkeypatch: pytest.MonkeyPatch):
     """The operating system may have dropped the data of the failed flush, and reports the error only once."""
     store.write([("default", b"a", b"1")])
     real, started, gate = store._db, threading.Event(), threading.Event()
@@ -141,7 +141,7 @@ def test_a_stalled_write_is_repeated_until_it_gets_through(store: Store, monkeyp
     assert store.failure is None
 
 
-def test_one_flush_serves_all_that_came_before_it():
+def test_one_flush_serves_all_earlier_requests():
     """Sixteen threads that wait during a flush share the next ones; each returns only after a later flush."""
     gate, flushes = threading.Event(), []
 
@@ -165,7 +165,7 @@ def test_one_flush_serves_all_that_came_before_it():
     assert len(flushes) == 2
 
 
-def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
+def test_a_failed_flush_is_raised_to_all_that_wait_for_it():
     """No waiting thread takes a failed flush for a success."""
     gate, told, started = threading.Event(), [], threading.Event()
 

@@ -117,7 +117,7 @@ def test_a_newer_file_is_read_where_an_older_one_is_damaged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.5, None], ids=["in the middle", "torn"])
-def test_a_damaged_log_is_noted_and_what_stands_before_it_is_read(path: Path, part: float | None) -> None:
+def test_a_damaged_log_is_reported_and_read_up_to_its_damage(path: Path, part: float | None) -> None:
     """The log ends within a record, as after a power failure, or is damaged in the middle."""
     store = Store(path, FAMILIES, "never", 0)
     for number in range(ROWS, ROWS + 100):

@@ -58,7 +58,7 @@ def rules_cache(store: Store, watch: Watch) -> RulesCache:
     return RulesCache(Limits(), store, watch)
 
 
-def test_the_store_is_asked_once_in_a_while(rules_cache: RulesCache, store: Store, watch: Watch) -> None:
+def test_the_rules_are_read_once_per_interval(rules_cache: RulesCache, store: Store, watch: Watch) -> None:
     """Deletes do not query the store each time; a change by another server takes effect within that time."""
     assert [rules_cache.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
     store.metadata = b'{"_history_ttl": 60}'
@@ -78,7 +78,7 @@ def test_a_change_by_this_server_counts_at_once(rules_cache: RulesCache, store: 
     assert rules_cache.recent(JOBS).history_ttl == 60
 
 
-def test_an_answer_that_a_change_overtook_is_not_remembered(rules_cache: RulesCache, store: Store) -> None:
+def test_a_result_read_before_a_change_is_not_cached(rules_cache: RulesCache, store: Store) -> None:
     """The request that read before the change may use the old value; the next one may not."""
 
     def change() -> None:
@@ -101,7 +101,7 @@ def test_a_full_cache_drops_the_oldest_entries(store: Store, watch: Watch, monke
     assert [queue for queue in queues if rules_cache.remembered(queue) is None] == queues[:10]
 
 
-def test_what_the_metadata_mean_for_messages_that_come_back(rules_cache: RulesCache, store: Store) -> None:
+def test_metadata_determine_the_redelivery_delays(rules_cache: RulesCache, store: Store) -> None:
     """The cap is ``max_message_delay`` unless set; null counts as unset."""
     cases = {
         b"{}": [0, 0],

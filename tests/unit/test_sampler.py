@@ -82,7 +82,7 @@ def within(seconds: float, ask: Callable[[], object], threads: int) -> None:
         thread.join()
 
 
-def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -> None:
+def test_twenty_viewers_cost_as_much_as_one(store: Counting, figures: Figures) -> None:
     """A watched queue is counted once in two seconds, whatever the number of viewers (acceptance 10)."""
     began = time.monotonic()
     within(3.0, lambda: figures.queue(QUEUE, 300), 20)
@@ -122,7 +122,7 @@ def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatc
     assert store.sweeps - before <= 1
 
 
-def test_a_ring_forgets_what_it_has_no_room_for() -> None:
+def test_a_ring_forgets_values_beyond_its_size() -> None:
     """Samples that were never recorded are `None`."""
     ring = Ring(Window(1, 3), 2)
     assert ring.column(0, 9) == [None, None, None]
@@ -136,7 +136,7 @@ def test_a_ring_forgets_what_it_has_no_room_for() -> None:
     assert ring.column(0, 100) == [None, None, 7]
 
 
-def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
+def test_rates_of_a_minute_are_the_mean_of_known_spans() -> None:
     """The mean is over the known ones of the six spans of a minute; a span covers five samples of two seconds each."""
     series = Series(600.0)
     for slot, rate in ((60, 2.0), (61, 4.0)):

@@ -24,7 +24,7 @@ def matched(glob: str) -> set[str]:
 
 
 @given(GLOBS, GLOBS)
-def test_a_glob_covers_another_exactly_if_every_name_of_that_is_its_own(outer: str, inner: str) -> None:
+def test_a_glob_covers_another_if_it_matches_all_its_names(outer: str, inner: str) -> None:
     """Enumeration confirms the result; patterns with names beyond the enumerated length may be judged not covered."""
     told = covers(Pattern(outer), Pattern(inner))
     assert not told or matched(inner) <= matched(outer)
@@ -46,7 +46,7 @@ def test_covering_is_transitive(one: str, two: str, three: str) -> None:
         assert covers(Pattern(one), Pattern(three))
 
 
-def test_what_cannot_be_decided_is_not_covered() -> None:
+def test_an_undecided_pattern_is_not_covered() -> None:
     """For patterns that are hard to compare, the check ends soon and returns False."""
     hard = "*a" + "*b*a" * 15
     assert not covers(Pattern(hard + "*c"), Pattern("**"))
@@ -80,7 +80,7 @@ NO_SCOPES = [
 ]
 
 
-def test_a_text_that_is_no_scope_is_refused() -> None:
+def test_an_invalid_scope_is_refused() -> None:
     for text in NO_SCOPES:
         with pytest.raises(Invalid, match=r"A scope must have the form VERBS:PATTERN"):
             Scopes([text])
@@ -120,7 +120,7 @@ def test_a_credential_never_makes_one_that_exceeds_it(
 
 
 @given(st.lists(GLOBS, min_size=1, max_size=3), st.lists(GLOBS, min_size=1, max_size=3))
-def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[str]) -> None:
+def test_scopes_that_do_not_exceed_others_allow_nothing_more(own: list[str], asked: list[str]) -> None:
     """The check covers all enumerated names."""
     mine, theirs = (Scopes([f"produce:queue/{glob}" for glob in globs]) for globs in (own, asked))
     if not scopes_exceed(theirs, mine):
@@ -129,7 +129,7 @@ def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[st
             assert not next(granted) or next(granted)
 
 
-def test_a_pattern_is_covered_whole_or_met_in_part() -> None:
+def test_a_pattern_is_covered_completely_or_partly() -> None:
     """A stream is allowed completely, filtered, or refused."""
     scopes = Scopes(["observe:topic/orders.*"])
     assert scopes.covers(Verb.OBSERVE, Kind.TOPIC, "orders.eu")
@@ -148,7 +148,7 @@ def test_equal_scopes_are_read_once() -> None:
     assert parse(["produce:x"]) is parse(("produce:x",))
 
 
-def test_globs_that_are_made_to_be_slow_are_not() -> None:
+def test_no_glob_is_slow_to_compare() -> None:
     """A slow pattern must not block other requests.
 
     The owner of a token may choose patterns, in a stream's match and in the scopes of a new token. With 4,096 states

@@ -158,7 +158,7 @@ def test_a_wrong_value_is_named_with_its_file_and_its_rule(
     assert str(refused.value) == expected.replace(f" of {file}", f", set by {variable},")
 
 
-def test_variables_that_look_like_ours_are_warned_of() -> None:
+def test_misspelt_variables_cause_a_warning() -> None:
     """The warning suggests the right name if possible; variables of OpenStack clients and others are ignored."""
     ours = {"OS_SERVER__PORT": "1", "OS_STORAGE:ROCKSDB__SYNC": "never", "ZQ_CONFIG": "x"}
     others = {

@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     return written
 
 
-def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
+def test_new_values_in_the_file_are_applied(file: Path) -> None:
     """Values are added, changed and removed, including lines of one option; only changed options are reported."""
     configuration = Configuration(str(file))
     assert configuration.current.queue_ttl == (("mqtt-*", 86400), ("*", 600))
@@ -74,7 +74,7 @@ def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> No
     assert configuration.reload() == ["[expiry] queue_ttl = mqtt-*: 86400, *: 700"]
 
 
-def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_option_that_cannot_change_is_reported_and_kept(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The caller logs both values, without the password of a URI; the rest of the file applies."""
     configuration = Configuration(str(file))
     stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n[notification]\nsmtp_user_password = x\n"
@@ -93,7 +93,7 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
     assert configuration.left == []
 
 
-def test_what_is_new_must_go_with_what_stays(file: Path) -> None:
+def test_new_values_must_be_valid_with_kept_ones(file: Path) -> None:
     """A default above the current largest TTL is refused, although the file raises that TTL too."""
     configuration = Configuration(str(file))
     file.write_text("[transport]\ndefault_message_ttl = 2000000\nmax_message_ttl = 2000000\n")
@@ -104,7 +104,7 @@ def test_what_is_new_must_go_with_what_stays(file: Path) -> None:
     assert configuration.reload() == []
 
 
-def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable has precedence; it contains all lines of an option, separated by commas."""
     monkeypatch.setenv(settings.variable("expiry", "sweep_interval"), "9")
     monkeypatch.setenv(settings.variable("expiry", "queue_ttl"), "a*: 60, b: 70")

@@ -58,7 +58,7 @@ def test_the_same_record_is_stored(shipper: Shipper, objects: Younger) -> None:
 
 
 @pytest.mark.parametrize("objects", [False], indirect=True)
-def test_another_record_is_not_ours(shipper: Shipper) -> None:
+def test_another_record_is_not_acknowledged(shipper: Shipper) -> None:
     """Another writer must have taken over the store, so that no record is acknowledged any more."""
     shipper.append([("default", b"key", b"value")], [])
     with pytest.raises(Deposed):

@@ -68,7 +68,7 @@ def batches(objects: Gate, position: int) -> int:
     return len(entries.decode(value, "a record").batches) if value else 0
 
 
-def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> None:
+def test_a_change_without_a_waiting_caller_is_uploaded_soon(ship: Ship, objects: Gate) -> None:
     """The upload does not wait for another change."""
     shipper = ship()
     settle(shipper)
@@ -77,7 +77,7 @@ def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> No
     wait_for(lambda: shipper.acknowledged == 2, 60, "its acknowledgement")
 
 
-def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
+def test_waiting_changes_share_an_upload(ship: Ship, objects: Gate) -> None:
     """Changes that arrive during an upload are part of the next one."""
     shipper = ship(uploads=1)
     objects.open.clear()
@@ -93,7 +93,7 @@ def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
     assert (batches(objects, 1), batches(objects, 2)) == (1, 8)
 
 
-def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -> None:
+def test_uploads_continue_during_a_blocked_one(ship: Ship, objects: Gate) -> None:
     """Up to the limit of uploads run in parallel; they are acknowledged in order, so none before the first."""
     shipper = ship(uploads=3)
     objects.open.clear()
@@ -109,7 +109,7 @@ def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -
     assert shipper.acknowledged == 3
 
 
-def test_patience_ends(ship: Ship, objects: Gate) -> None:
+def test_a_wait_for_an_upload_times_out(ship: Ship, objects: Gate) -> None:
     """The caller gets an error; the records are still uploaded."""
     shipper = ship(patience=0.2)
     objects.open.clear()
@@ -120,7 +120,7 @@ def test_patience_ends(ship: Ship, objects: Gate) -> None:
     wait_for(lambda: shipper.acknowledged == 2, 60, "both")
 
 
-def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, objects: Gate) -> None:
+def test_waiting_callers_fail_at_once_when_the_server_is_deposed(ship: Ship, objects: Gate) -> None:
     """Waiting callers fail, even if their change is in no upload yet, and so do later ones."""
     shipper = ship(patience=30, uploads=1)
     objects.open.clear()

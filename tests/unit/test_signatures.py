@@ -42,7 +42,7 @@ def test_the_page_shows_the_vector() -> None:
     assert signature(b"test", *(format_time[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
 
 
-def test_keys_are_derived_as_rfc_5869_says() -> None:
+def test_keys_are_derived_by_rfc_5869() -> None:
     """Keys also differ by project and by number of revocations."""
     source = random.Random(SEED)
     for label in ("", "a", "share 1 acme", "é" * 50):

@@ -182,7 +182,7 @@ def test_headers_of_aws_and_the_host_must_be_signed() -> None:
         ("é", True, False),
     ],
 )
-def test_the_hash_that_a_header_tells_must_be_the_body_s(said: str, secure: bool, accepted: bool) -> None:
+def test_the_hash_in_a_header_must_be_that_of_the_body(said: str, secure: bool, accepted: bool) -> None:
     """With TLS, the hash may be omitted."""
     request = AWSRequest("POST", "http://h/", headers={"X-Amz-Content-SHA256": said}, data=b"body")
     SigV4Auth(Credentials(KEY, SECRET), "sqs", "us-east-1").add_auth(request)
@@ -197,7 +197,7 @@ def test_there_are_no_temporary_credentials(presign: bool) -> None:
     assert refusal(*signed(random.Random(3), presign, token="session")) == sigv4.UNKNOWN_KEY
 
 
-def test_without_a_signature_a_request_is_nobody_s() -> None:
+def test_a_request_without_a_signature_is_refused() -> None:
     assert refusal(Head("GET", "/", "Action=ListQueues", {"host": "h"})) == sigv4.NOT_SIGNED
 
 

@@ -27,7 +27,7 @@ def binary(value: bytes) -> SentValue:
     return SentValue("Binary", binary_value=b64encode(value).decode())
 
 
-def test_the_sum_of_the_contract() -> None:
+def test_the_checksum_of_the_contract() -> None:
     """The test vector is a checksum that AWS returned."""
     assert compute_checksum({"MyAttribute": text("foobar")}) == "adb59cd4678ea5a855436b949cd07ab6"
 
@@ -40,7 +40,7 @@ VALUES = st.one_of(
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]{1,9}", fullmatch=True), VALUES, min_size=1, max_size=10))
-def test_sums_are_those_of_another_implementation(attributes: dict[str, SentValue]) -> None:
+def test_checksums_equal_those_of_another_implementation(attributes: dict[str, SentValue]) -> None:
     """The other implementation is moto's, for any names, types and values."""
     peer = Peer("id", "body")
     for name, value in attributes.items():
@@ -153,6 +153,6 @@ def test_a_body_holds_the_characters_that_xml_allows() -> None:
 
 
 @given(st.characters(codec="utf-8"))
-def test_what_can_be_printed_is_allowed_text(character: str) -> None:
+def test_printable_text_is_allowed(character: str) -> None:
     """Most bodies are printable and therefore need no second check."""
     assert is_allowed_text(character) == (FORBIDDEN_CHARACTER.search(character) is None)

@@ -48,7 +48,7 @@ def said(name: str, body: bytes) -> tuple[dict[str, Any] | None, Any]:
 
 
 @given(st.sampled_from(sorted(DECODERS)).flatmap(lambda name: st.tuples(st.just(name), members_of(name))))
-def test_what_is_read_at_once_is_what_members_say(asked: tuple[str, dict[str, Any]]) -> None:
+def test_direct_decoding_equals_decoding_by_members(asked: tuple[str, dict[str, Any]]) -> None:
     """Direct decoding accepts nothing that the other way refuses, and never with other values."""
     name, members = asked
     body = msgspec.json.encode(members)
@@ -65,7 +65,7 @@ def test_what_is_read_at_once_is_what_members_say(asked: tuple[str, dict[str, An
 
 
 @pytest.mark.parametrize("name", ["SendMessageBatch", "DeleteMessageBatch", "ReceiveMessage", "GetQueueAttributes"])
-def test_a_usual_request_is_read_at_once(name: str) -> None:
+def test_a_usual_request_is_decoded_directly(name: str) -> None:
     """Unknown members do not prevent direct decoding."""
     entry = {"Id": "a", "MessageBody": "x", "ReceiptHandle": "y", "Other": [1]}
     _, params = said(name, msgspec.json.encode({"QueueUrl": URL, "Entries": [entry], "Other": {"a": 1}}))
@@ -76,6 +76,6 @@ WRONG = [b"", b"[]", b"{", b'{"QueueUrl": "\xff"}', b'{"QueueUrl": ""}', b'{"Que
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_what_is_not_right_is_not_read_at_once(body: bytes) -> None:
+def test_an_invalid_request_is_not_decoded_directly(body: bytes) -> None:
     """The request is refused, or decoded member by member for an error that names the problem."""
     assert said("PurgeQueue", body)[1] is None

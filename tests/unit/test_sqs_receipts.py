@@ -27,7 +27,7 @@ def is_none(queue: QueueRef, text: str) -> bool:
 
 
 @given(ids, ids, st.integers(1, 2**32 - 1))
-def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) -> None:
+def test_a_handle_identifies_its_delivery(id: str, claim: str, count: int) -> None:
     """Message, claim and delivery count are encoded in 66 characters."""
     [text] = receipts.encode_handles(QUEUE, claim, [claimed(id, count)])
     assert len(text) == receipts.LENGTH
@@ -35,14 +35,14 @@ def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) 
 
 
 @pytest.mark.parametrize("other", [("acme", "other"), ("other", "jobs"), ("acmej", "obs")])
-def test_a_handle_is_of_one_queue(other: tuple[str, str]) -> None:
+def test_a_handle_is_refused_by_other_queues(other: tuple[str, str]) -> None:
     """Queues of any project refuse the handle of another queue."""
     [text] = receipts.encode_handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 1)])
     assert is_none(QueueRef(*other), text)
 
 
 @given(st.integers(0, receipts.LENGTH - 1), st.characters(exclude_characters="\n"))
-def test_a_changed_handle_is_none(at: int, character: str) -> None:
+def test_a_changed_handle_is_invalid(at: int, character: str) -> None:
     """Any other character makes the handle invalid, even in the unused bits of the last one."""
     [text] = receipts.encode_handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 7)])
     changed = text[:at] + character + text[at + 1 :]
@@ -52,12 +52,12 @@ def test_a_changed_handle_is_none(at: int, character: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "A" * 65, "A" * 66, "A" * 67, "é" * 66, urlsafe_b64encode(b"1" * 49).decode()]
 )
-def test_what_is_no_handle_says_nothing(text: str) -> None:
+def test_a_text_that_is_not_a_handle_is_refused(text: str) -> None:
     assert is_none(QUEUE, text)
 
 
 @given(st.lists(st.one_of(ids.map(lambda id: claimed(id, 3)), st.text(), st.text(min_size=66, max_size=66))))
-def test_handles_among_texts_that_are_none(given: list[Message | str]) -> None:
+def test_handles_among_invalid_texts_are_decoded(given: list[Message | str]) -> None:
     """Other texts in a batch do not change how a handle is decoded."""
     handles = iter(receipts.encode_handles(QUEUE, "cd" * 16, [each for each in given if isinstance(each, Message)]))
     texts = [each if isinstance(each, str) else next(handles) for each in given]

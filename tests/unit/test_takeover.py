@@ -120,7 +120,7 @@ def count(storage: Storage) -> int:
 
 
 @pytest.mark.parametrize("fencing", ["look", "position"])
-def test_of_two_candidates_one_serves_and_the_other_waits(
+def test_one_of_two_candidates_serves_and_the_other_waits(
     candidates: Candidates, bucket: Dictionary, gate: Gate, fencing: str
 ) -> None:
     """Both find the owner gone before either is elected. The second one takes over once the first has stopped."""
@@ -214,7 +214,7 @@ def test_a_candidate_that_may_not_wait_ends_as_one_that_was_deposed(
     assert isinstance(late.exception(WITHIN), Deposed)
 
 
-def test_of_many_candidates_each_serves_in_turn(candidates: Candidates, bucket: Dictionary) -> None:
+def test_many_candidates_serve_in_turn(candidates: Candidates, bucket: Dictionary) -> None:
     """No server is deposed while it serves; each is the owner once."""
     waiting = {f"machine {number}": candidates.start(f"machine {number}") for number in range(3)}
     posted = 0
@@ -237,7 +237,7 @@ def test_of_many_candidates_each_serves_in_turn(candidates: Candidates, bucket: 
     assert all(isinstance(read(bucket, name, Opening), Opening) for name in opened)
 
 
-def test_an_owner_that_opens_its_store_anew_does_not_wait_for_its_successor(
+def test_an_owner_that_reopens_its_store_does_not_wait_for_its_successor(
     candidates: Candidates, bucket: Dictionary
 ) -> None:
     """The owner's write failed, and another server has taken over the store: its requests fail and it ends."""

@@ -168,7 +168,7 @@ def test_all_addresses_of_a_name_must_be_public(names: Names, also: str) -> None
     assert post("http://two.test/", TargetPolicy()).why == "the address is not allowed"
 
 
-def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, sink: Sink) -> None:
+def test_a_name_is_checked_again_at_delivery(names: Names, sink: Sink) -> None:
     """The name resolves to a public address at subscription, and to this machine at delivery."""
     url = sink.url.replace("127.0.0.1", "rebound.test") + "/"
     names.answers["rebound.test"] = [[PUBLIC], ["127.0.0.1"]]
@@ -177,7 +177,7 @@ def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, s
     assert sink.came("/") == []
 
 
-def test_a_connection_goes_to_what_was_judged(names: Names, sink: Sink) -> None:
+def test_a_connection_uses_the_checked_address(names: Names, sink: Sink) -> None:
     """There is one lookup, so a later change of the name has no effect; the Host header contains the name."""
     names.answers["swift.test"] = [["127.0.0.1"], ["10.255.255.1"]]
     assert post(sink.url.replace("127.0.0.1", "swift.test") + "/", LOOPBACK).delivered
@@ -186,7 +186,7 @@ def test_a_connection_goes_to_what_was_judged(names: Names, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_socket_is_the_last_judge(host: str, sink: Sink) -> None:
+def test_the_socket_checks_the_address_last(host: str, sink: Sink) -> None:
     """The socket checks the address again, whichever resolver returned it."""
     where = (host, int(sink.url.rpartition(":")[2]))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", where)
@@ -209,7 +209,7 @@ def test_a_redirection_to_the_cloud_s_metadata_is_not_followed(sink: Sink) -> No
     assert (outcome.delivered, outcome.status, outcome.is_final) == (False, 302, True)
 
 
-def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_used(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert post(f"{sink.url}/", LOOPBACK).delivered
@@ -249,7 +249,7 @@ def test_nothing_is_sent_to_the_store(host: str, names: Names, sink: Sink) -> No
         ("unix:///run/redis.sock", set()),
     ],
 )
-def test_the_settings_know_what_is_their_own(
+def test_the_settings_include_own_ports_and_stores(
     uri: str, stores: set[tuple[str, int]], names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stores' names are also resolved to addresses."""
@@ -265,13 +265,13 @@ def test_the_settings_know_what_is_their_own(
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1."])
-def test_a_name_that_nobody_knows_yet_may_subscribe(host: str) -> None:
+def test_a_name_that_does_not_resolve_yet_may_subscribe(host: str) -> None:
     """The name is checked at delivery."""
     AddressCheck(TargetPolicy())(f"http://{host}/")
     assert not post(f"http://{host}/", TargetPolicy()).delivered
 
 
-def test_a_name_server_that_does_not_answer_delays_its_own_names_alone(
+def test_a_name_server_that_does_not_respond_delays_only_its_own_names(
     monkeypatch: pytest.MonkeyPatch, sink: Sink
 ) -> None:
     """A subscription and a delivery succeed long before the hanging lookups of 40 deliveries end."""

@@ -27,7 +27,7 @@ def regular(pattern: str) -> re.Pattern[str]:
 @given(st.lists(PIECES, min_size=1, max_size=8).map("".join), st.lists(NAMES, min_size=1, max_size=5))
 @example("***", ["", "a", "a.b"])
 @example("*.", ["a.", ".", "a.."])
-def test_a_pattern_means_what_a_regular_expression_says(pattern: str, names: list[str]):
+def test_a_pattern_matches_like_its_regular_expression(pattern: str, names: list[str]):
     """Each name is matched twice, because results are cached."""
     built, oracle = Pattern(pattern), regular(pattern)
     for name in [*names, *names, pattern.replace("*", "a"), pattern.replace("*", "")]:
@@ -49,7 +49,7 @@ def test_a_pattern_means_what_a_regular_expression_says(pattern: str, names: lis
         (EVERYTHING, ["", "a", "a.b.c", "."], []),
     ],
 )
-def test_one_star_stays_between_dots_and_two_go_across(pattern: str, meant: list[str], others: list[str]):
+def test_one_star_matches_between_dots_and_two_match_across(pattern: str, meant: list[str], others: list[str]):
     """The cases are the examples of the documentation."""
     built = Pattern(pattern)
     assert built.topic == ("" if "*" in pattern else pattern)
@@ -67,7 +67,7 @@ def test_no_pattern_is_slow(pattern: str):
     assert time.thread_time() - started < 2.0
 
 
-def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_the_cache_of_a_pattern_is_bounded(monkeypatch: pytest.MonkeyPatch):
     """The cache of results is bounded, whatever the number of names, and the results stay correct."""
     monkeypatch.setattr(topics, "MAX_CACHED", 10)
     built = Pattern("a*")
@@ -78,23 +78,23 @@ def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a/b", "a?", "[a]", "é", "a\n", "x" * 65, "a\x00", "a,b"])
-def test_what_is_not_a_pattern(text: str):
+def test_an_invalid_pattern_is_refused(text: str):
     """A pattern has at most 64 characters, those of topic names and stars."""
     assert PATTERN.fullmatch(text) is None
 
 
 @pytest.mark.parametrize("text", ["a", "*", "**", "a.*-b_C.**", "x" * 64, "*" * 64])
-def test_what_is_a_pattern(text: str):
+def test_a_valid_pattern_is_accepted(text: str):
     assert PATTERN.fullmatch(text)
 
 
-def test_a_batch_knows_its_end_and_its_size():
+def test_a_batch_has_its_end_and_its_size():
     """The end is computed from the number of messages, the size from their bodies."""
     batch = Batch("news", 7, NOW, [Entry(b"1", 60), Entry(b"\xc3\xa9", 60), Entry(b"", 60)])
     assert (batch.last, batch.size) == (9, 3)
 
 
-def test_a_batch_gives_what_is_above_the_marker_and_alive():
+def test_a_batch_returns_live_messages_above_the_marker():
     """Each message is returned with its sequence until its own TTL ends."""
     ttls = [60, 600, 61, 60]
     batch = Batch("news", 7, NOW, [Entry(b"%d" % at, ttl) for at, ttl in enumerate(ttls)])

@@ -53,7 +53,7 @@ def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
         (Contention.NOW, turns.YIELD, turns.MAX_REST),
     ],
 )
-def test_large_work_rests_by_contention(
+def test_large_work_pauses_by_contention(
     slept: list[float], contention: Contention, shortest: float, longest: float
 ) -> None:
     turns.begin(lambda: contention)

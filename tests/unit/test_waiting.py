@@ -122,7 +122,7 @@ def test_what_is_there_is_answered_at_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("wait", [None, 0])
-def test_without_wait_nobody_waits(scene: Scene, wait: int | None) -> None:
+def test_a_poll_without_wait_returns_at_once(scene: Scene, wait: int | None) -> None:
     assert poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True) == PollResult(None)
 
 
@@ -134,7 +134,7 @@ def test_a_wait_out_of_bounds_is_refused_before_anything_is_taken(scene: Scene, 
     assert scene.shelf.asked == 0
 
 
-def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
+def test_a_poll_without_messages_ends_after_its_time(scene: Scene) -> None:
     """The poll returns its last result."""
     began = time.monotonic()
     assert poll(scene.waiters, QUEUE, 1, scene.shelf.take, bool, takes=True) == PollResult(None)
@@ -142,7 +142,7 @@ def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
     assert scene.shelf.asked <= 3
 
 
-def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
+def test_a_notification_wakes_a_poll_of_its_queue(scene: Scene) -> None:
     """Polls of other queues do not query the store."""
     running = scene.start()
     elsewhere = scene.start(queue=OTHER)
@@ -152,7 +152,7 @@ def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
     assert not elsewhere.done()
 
 
-def test_one_message_wakes_one_taker(scene: Scene) -> None:
+def test_one_message_wakes_one_taking_poll(scene: Scene) -> None:
     """The first of six polls gets the message, the second one checks for another, and four keep waiting."""
     running = [scene.start() for _ in range(6)]
     scene.put("a")
@@ -161,14 +161,14 @@ def test_one_message_wakes_one_taker(scene: Scene) -> None:
     assert running[0].result(SOON) == PollResult("a"), "the first who came"
 
 
-def test_one_telling_of_many_messages_serves_as_many_takers(scene: Scene) -> None:
+def test_one_notification_of_many_messages_serves_as_many_polls(scene: Scene) -> None:
     """A poll that finds a message notifies the next poll."""
     running = [scene.start() for _ in range(4)]
     scene.put("a", "b", "c", told=1)
     wait_for(lambda: [future.done() for future in running].count(True) == 3, SOON, "three are served")
 
 
-def test_many_tellings_serve_many_takers(scene: Scene) -> None:
+def test_many_notifications_serve_many_polls(scene: Scene) -> None:
     """No notification is lost, however many coincide."""
     running = [scene.start() for _ in range(8)]
     for name in "abcdefgh":
@@ -176,7 +176,7 @@ def test_many_tellings_serve_many_takers(scene: Scene) -> None:
     assert sorted(future.result(SOON).answer for future in running) == list("abcdefgh")
 
 
-def test_who_has_gone_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
+def test_a_disconnected_poll_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
     """The next poll gets the message."""
     lost, there = scene.start(gone=True), scene.start()
     scene.put("a")
@@ -184,14 +184,14 @@ def test_who_has_gone_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
     assert lost.result(SOON) == PollResult(None)
 
 
-def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:
+def test_a_notification_wakes_all_reading_polls(scene: Scene) -> None:
     """Every poll sees a message that none of them takes."""
     running = [scene.start(takes=False) for _ in range(5)]
     scene.put("a")
     assert [future.result(SOON) for future in running] == [PollResult(["a"])] * 5
 
 
-def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
+def test_reading_polls_run_a_few_at_a_time(scene: Scene) -> None:
     """The next poll begins when one has ended; a notification during a poll is not lost."""
     running = [scene.start(takes=False) for _ in range(2 * MAX_CONCURRENT_POLLS)]
     looking, looks = list[int](), list[bool]()
@@ -215,7 +215,7 @@ def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
     assert most <= MAX_CONCURRENT_POLLS
 
 
-def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_becomes_ready_wakes_a_poll(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A single timer is set for the time that the store returns."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     scene.shelf.due_at = 1000.3
@@ -226,7 +226,7 @@ def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.Mo
     assert time.monotonic() - began > 0.25
 
 
-def test_a_lost_telling_costs_latency_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_notification_only_adds_latency(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each queue is polled again after an interval anyway (extensions 2)."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.2)
     running = [scene.start() for _ in range(2)]
@@ -249,7 +249,7 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     scene.pool.shutdown()
 
 
-def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_in_the_reserve_is_held_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small reserve holds such polls for a short time (SQS 7).
 
     They are notified like others; without a message they return soon, and beyond the reserve at once.
@@ -289,7 +289,7 @@ def test_one_project_gets_a_quarter_of_the_slots_to_wait() -> None:
     scene.pool.shutdown()
 
 
-def test_the_end_answers_everybody_at_once(scene: Scene) -> None:
+def test_closing_answers_all_polls_at_once(scene: Scene) -> None:
     """Polls after the shutdown do not wait (extensions 2)."""
     running = [scene.start(), scene.start(takes=False), scene.start(queue=OTHER)]
     scene.waiters.close()
@@ -297,7 +297,7 @@ def test_the_end_answers_everybody_at_once(scene: Scene) -> None:
     assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True).turned_away
 
 
-def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
+def test_a_failing_store_fails_all_its_polls(scene: Scene) -> None:
     """No poll keeps waiting for one that failed."""
     running = [scene.start() for _ in range(3)]
     scene.shelf.failing = True
@@ -307,7 +307,9 @@ def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
             future.result(SOON)
 
 
-def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_becomes_ready_during_a_poll_is_not_missed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message is too late for the poll's query, and not in the future any more when `ready` is queried."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     moments: list[float] = []
@@ -330,7 +332,7 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
     assert time.monotonic() - began < SOON
 
 
-def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) -> None:
+def test_a_poll_that_needs_a_thread_is_not_notified_again(scene: Scene) -> None:
     """The poll was notified, began on the event loop's thread and continues on another, so it is not notified again."""
     queue_poll = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
     assert queue_poll.poll(scene.shelf.look, bool) is None

@@ -48,7 +48,7 @@ def test_both_sign_while_a_secret_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(0, True), (300, True), (-300, True), (301, False), (-301, False)])
-def test_what_is_old_or_of_the_future_is_refused(seconds: int, good: bool) -> None:
+def test_a_timestamp_too_old_or_in_the_future_is_refused(seconds: int, good: bool) -> None:
     if good:
         assert check(GIVEN, now=MOMENT + seconds) == MESSAGE
     else:
@@ -80,7 +80,7 @@ def test_a_forged_one_is_refused(change: dict[str, str], body: bytes) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!", "whsec_TWZLUTlyOEdLWXFUd1VQRDhJ", "x" * 92])
-def test_what_is_no_secret_is_refused(secret: str) -> None:
+def test_an_invalid_secret_is_refused(secret: str) -> None:
     with pytest.raises(Invalid, match="whsec_"):
         check(GIVEN, secret=secret)
 
@@ -92,7 +92,7 @@ def test_a_new_secret_is_long_enough() -> None:
     assert all(24 <= len(webhooks.key(secret)) <= 64 for secret in made)
 
 
-def test_the_library_takes_what_is_new_once() -> None:
+def test_the_library_accepts_a_recent_message_once() -> None:
     """The timestamp is checked against the current time; a repeated message has the same id."""
     with pytest.raises(Invalid, match="300 seconds"):
         verify(SECRET, GIVEN, BODY)

@@ -27,7 +27,7 @@ HANDSHAKE = (
 
 
 @pytest.mark.parametrize("kind", [RedisServer, MongoServer])
-def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
+def test_a_posted_message_reaches_a_connection_to_another_process(
     kind: type[RedisServer | MongoServer], tmp_path: Path
 ) -> None:
     """The two servers share the store; each serves the other's queues and claims."""
@@ -50,7 +50,7 @@ def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
         assert len(ask_http(server.url, "GET", claim, headers=HEADERS).document["messages"]) == 3
 
 
-def test_by_tls_at_the_port_of_http(folder: Path) -> None:
+def test_tls_on_the_port_of_http(folder: Path) -> None:
     options = {"OS_SERVER__TLS_CERT": f"{folder}/server.pem", "OS_SERVER__TLS_KEY": f"{folder}/server.key"}
     trusting = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     env = {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__ENABLED": "true", **options}
@@ -110,7 +110,7 @@ def test_connections_without_a_credential_get_half_of_the_places(tmp_path: Path)
         assert ask(known, "queue_list")[0] == 200
 
 
-def test_one_address_gets_so_many_places() -> None:
+def test_one_address_has_a_limited_number_of_connections() -> None:
     with served(OS_WEBSOCKET__MAX_CONNECTIONS_PER_ADDRESS="2") as (url, _), connect(url), connect(url):
         with pytest.raises(InvalidStatus) as refused:
             connect(url)

@@ -77,7 +77,7 @@ def test_tokens_of_keystone(tmp_path: Path) -> None:
             assert closed(connection) == 4003
 
 
-def test_a_proxy_says_who_asks(tmp_path: Path) -> None:
+def test_a_proxy_identifies_the_caller(tmp_path: Path) -> None:
     """The handshake has the proxy's secret and identity; frames may not name another project."""
     secrets = tmp_path / "secrets"
     secrets.write_text(f"{SECRET}\n")
@@ -93,7 +93,7 @@ def test_a_proxy_says_who_asks(tmp_path: Path) -> None:
                 assert closed(stranger) == 1008
 
 
-def test_who_asks_is_in_the_audit_log(tmp_path: Path) -> None:
+def test_the_caller_is_in_the_audit_log(tmp_path: Path) -> None:
     """Changes over a connection are audited like those of HTTP requests."""
     log = tmp_path / "audit.log"
     with guarded(tmp_path, OS_LOG__AUDIT=str(log)) as (server, url, admin), connect(url) as connection:
