@@ -65,7 +65,7 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
     ],
 )
 def test_a_token_is_sent_only_to_its_server(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
-    """A token that was given is used for any server, and that of a profile only for the profile's server."""
+    """An explicit token is used for any server, and that of a profile only for the profile's server."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({**flags, "config": tmp_path / "config.toml"})
     made = _with_settings(Pipeline(source="a", sink="b", stages=[print], **job), session)

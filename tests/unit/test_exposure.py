@@ -172,7 +172,7 @@ def test_a_file_with_a_typo_is_refused_without_the_password(tmp_path: Path, slip
 
 
 def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
-    """The error of a single dollar sign says so."""
+    """A single dollar sign causes an error that suggests two."""
     file = tmp_path / "zq.conf"
     file.write_text("[storage]\nuri = redis://:a$b@host/0\n")
     with pytest.raises(StartRefused, match=r"write \$\$"):
