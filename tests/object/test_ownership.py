@@ -38,7 +38,7 @@ def bodies_of(posts: int) -> list[str]:
 
 
 def test_a_deposed_owner_acknowledges_and_shows_nothing(machine: Open) -> None:
-    """As soon as the next owner serves, all requests to the deposed one fail."""
+    """All requests to the deposed owner fail as soon as the next one serves."""
     first = machine("first")
     post(first, "before")
     second = machine("second")

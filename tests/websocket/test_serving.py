@@ -67,7 +67,7 @@ def threads_of(server: ZqServer) -> int:
 
 
 def test_300_silent_sockets_cost_no_thread_and_keep_no_one_out() -> None:
-    """The same number of unfinished handshakes has no effect either."""
+    """Half of the sockets are silent, and half have an unfinished handshake."""
     with served() as (url, server), ExitStack() as opened:
         before = threads_of(server)
         for number in range(300):
