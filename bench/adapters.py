@@ -55,7 +55,7 @@ class Streams:
 
 
 class Beanstalk:
-    """beanstalkd with one tube per queue. Each message needs a round trip of its own."""
+    """beanstalkd with one tube per queue. Each message needs its own round trip."""
 
     def __init__(self, uri: str) -> None:
         self._port = int(uri.rpartition(":")[2])

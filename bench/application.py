@@ -87,7 +87,7 @@ def measure(uri: str, count: int, threads: int = 1) -> Mapping[str, float]:
     one, ten = (json.dumps({"messages": [{"body": BODY, "ttl": 3600}] * number}).encode() for number in (1, 10))
     found: dict[str, float] = {}
     try:
-        for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for the claims and the pops
+        for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for claims and pops
             posts = [Request("POST", f"{queue}/messages", body=body) for queue in queues]
             found[name], _ = measure_all(app, posts, threads)
         lists = [Request("GET", f"{queue}/messages", "limit=10&echo=true") for queue in queues]

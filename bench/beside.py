@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests per second of two trees of zq, side by side: whether a change made anything slower.
+"""Requests per second of two trees of zq in the same run, to show whether a change made anything slower.
 
-``python -m bench.beside BEFORE [AFTER] [--stores rocksdb,mongodb,redis] [--rounds N] [--seconds S]`` needs wrk on
-PATH. Each tree is served by its own ``.venv``, on a store of its own; short rounds take turns (A B, B A, ...), and what
-counts is the median of the rounds' ratios. Processor time per request of the servers' processes stands beside it: it
-is the steadier figure on a machine with other work. Prints and asserts nothing.
+``python -m bench.beside BEFORE [AFTER] [--stores rocksdb,mongodb,redis] [--rounds N] [--seconds S]`` needs wrk on PATH.
+Each tree runs in its own ``.venv``, on its own store. Short rounds alternate (A B, B A, ...), and the result is the
+median of the rounds' ratios. The table also has the processor time of the servers' processes per request, which is the
+more stable metric on a machine with other work. The command asserts nothing.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from tests.abilities import demand
 from tests.servers import ZqServer
 
 FASTEST = 2500
-"""Requests per second that no row is expected to pass: so many messages are there before the first round."""
+"""Requests per second that no row is expected to exceed, for which messages are posted before the first round."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def compared() -> tuple[Row, ...]:
-    """The five rows: what is claimed is deleted in a request of its own."""
+    """Return the five rows; claimed messages are deleted in a second request."""
     both = {"claim 10": {"name": "claim+delete 10", "method": "CLAIM+DELETE"}}
     return tuple(row._replace(**both.get(row.name, {})) for row in rows())
 
@@ -40,7 +40,7 @@ class TreeServer(ZqServer):
         self._prefix[0] = python
 
     def processor_seconds(self) -> float:
-        """What all its processes have used so far."""
+        """Return the processor time that all its processes have used."""
         used = 0
         for pid in (self.pid, *self.worker_pids):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -57,12 +57,12 @@ class Side(NamedTuple):
 
 
 def taken(row: Row) -> int:
-    """Messages that a request takes out of its queue: a claim and its deletion are two requests."""
+    """Return the messages that a request takes out of its queue; a claim and its deletion are two requests."""
     return row.drain // 2 if row.method == "CLAIM+DELETE" else row.drain
 
 
 def one(server: TreeServer, row: Row, seconds: int) -> Side:
-    """Load the server for some seconds, and put back what that took."""
+    """Load the server for ``seconds``, and post as many messages as were taken."""
     before = server.processor_seconds()
     rate = measure(server.url, row, EACH, seconds)
     requests = rate.per_second * seconds
@@ -72,13 +72,13 @@ def one(server: TreeServer, row: Row, seconds: int) -> Side:
 
 
 def stock(server: TreeServer, count: int) -> None:
-    """Post so many messages, over all queues."""
+    """Post ``count`` messages, spread over all queues."""
     for number in range(QUEUES if count else 0):
         fill(server.url, f"bq{number}", count // QUEUES + 1, ttl=3600)
 
 
 def on_store(store: str, arguments: argparse.Namespace) -> None:
-    """One table."""
+    """Print the table of a store."""
     print(f"\n| {store}, {arguments.engine} | before, requests/s | after | ratio (each round) ", end="")
     print("| before, µs/request | after | ratio |\n|---|--:|--:|---|--:|--:|--:|")
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def on_store(store: str, arguments: argparse.Namespace) -> None:
 
 
 def report(row: Row, pairs: list[list[Side]]) -> None:
-    """One line of the table."""
+    """Print a row of the table."""
     ratios = sorted(after.per_second / before.per_second for before, after in pairs)
     costs = sorted(after.microseconds / before.microseconds for before, after in pairs)
     rate = [median(pair[side].per_second for pair in pairs) for side in (0, 1)]

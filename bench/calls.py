@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of zq's own functions a request calls, above the storage interface and below it.
+"""Number of zq's own functions that a request calls, above and below the storage interface.
 
-``bench.figures`` runs this file, with the interpreter of the tree that is looked at: it knows nothing of
-``tests``, and of ``zq`` what every tree has. ``calls.py URI`` prints a JSON object: request -> [above, below, files,
+``bench.figures`` runs this file with the interpreter of the tree to examine: it does not import ``tests``, and uses
+only those parts of ``zq`` that every tree has. ``calls.py URI`` prints a JSON object: request -> [above, below, files,
 depth].
 """
 
@@ -29,14 +29,16 @@ HOME = str(Path(zq.__file__).parent) + "/"
 STORAGE = HOME + "storage/"
 WARM = 3
 ROUNDS = 8
-"""Of these the first are not counted: caches are filled then."""
+"""Number of rounds. The first ones fill caches and are not counted."""
 BODY = {"event": "backup", "node": 17}
 Counted = tuple[int, int, int, int]
 
 
 class Tracer:
-    """Counts calls of functions whose source is in ``zq``: below are those that a verb of the storage makes, itself
-    included. Comprehensions are no functions here, and a generator counts once, however often it is resumed.
+    """A profiler that counts calls of functions whose source is in ``zq``.
+
+    Calls below the interface are a verb of the storage and all that it calls. A comprehension is not a function, and a
+    generator counts once, however often it is resumed.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,7 @@ class Tracer:
 
 
 class Caller:
-    """Sends requests as one tenant, and counts those that have a name."""
+    """A tenant that sends requests, and counts the calls of named ones."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self._web = TestApp(app, lint=False)
@@ -73,7 +75,7 @@ class Caller:
         self.counted: dict[str, list[Counted]] = {}
 
     def send(self, path: str, document: Any, name: str = "", method: str = "POST") -> TestResponse:
-        """The answer, which is below 400."""
+        """Send a request and return its response; assert a status below 400."""
         body = json.dumps(document).encode()
         tracer = Tracer()
         sys.setprofile(tracer if name else None)
@@ -92,7 +94,7 @@ def messages(count: int) -> dict[str, Any]:
 
 
 def one_round(caller: Caller, turn: int) -> None:
-    """Each kind of request once; what is claimed is settled or committed."""
+    """Send each kind of request; claimed messages are settled or committed."""
     caller.send("queues/in/messages", messages(3), "POST messages (3)")
     claim = caller.send("queues/in/claims?limit=3", {"ttl": 300, "grace": 60}, "POST claims (3)").json
     ids = [message["id"] for message in claim["messages"]]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Celery on zq by SQS: ``python -m bench.celery_on_sqs``, which ``tests/campaign/clients/test_celery.py`` runs too.
+"""Celery on zq's SQS interface: ``python -m bench.celery_on_sqs``.
 
-Tasks, some with a countdown and some that ask for a retry, go to one worker, which is killed, and then to another one.
-Each task is done, and nothing is left in the queue. It prints what was done and ends with 1 if that is not so.
+``tests/campaign/clients/test_celery.py`` runs it too. Tasks, some with a countdown and some with a retry, are sent to a
+worker, which is killed, and then to another one. Each task must be done, and the queue must be empty. The command
+prints the tasks that were done, and exits with 1 if that is not so.
 """
 
 import os
@@ -21,7 +22,7 @@ from zq import testing
 
 ACCOUNT = "123456789012"
 PATIENCE = 120.0
-# Tasks that are done before the first worker is killed.
+# Number of tasks that are done before the first worker is killed.
 BEFORE = 8
 COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 TASKS = """\
@@ -65,7 +66,7 @@ QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
 def main() -> int:
-    """0 if all is well."""
+    """Run the benchmark and return 0 if it succeeds."""
     with testing.server(sqs=True) as server, tempfile.TemporaryDirectory() as folder:
         done = Path(folder, "done")
         done.touch()
@@ -91,7 +92,7 @@ def words(done: Path) -> set[str]:
 
 
 def emptied(url: str) -> dict[str, int]:
-    """What is in the queue, when nothing is or it takes too long."""
+    """Wait until the queue is empty, at most for ``PATIENCE``, and return its counts."""
     keys = {"aws_access_key_id": ACCOUNT, "aws_secret_access_key": "any"}
     sqs: Any = boto3.client("sqs", endpoint_url=url, region_name="us-east-1", **keys)
     until = time.monotonic() + PATIENCE

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many claimers on one queue of a store that servers share: claims of ten a second, by the number of claimers.
+"""Claims of ten messages a second on one queue of a shared store, by the number of claimers.
 
-``python -m bench.claimers [--store mongodb|redis] [--seconds N] [--rounds N] [--engine E]`` needs wrk on PATH.
-Two servers, each with half of the claimers. It prints and asserts nothing; only figures of one run may be compared.
+``python -m bench.claimers [--store mongodb|redis] [--seconds N] [--rounds N] [--engine E]`` needs wrk on PATH. Two
+servers each have half of the claimers. The command asserts nothing; only results of one run may be compared.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from bench.peer import rows, store, workers
 from tests.servers import ZqServer
 
 CLAIM = next(row for row in rows() if row.name == "claim 10")
-# Claims a second that the queue is filled for.
+# Claims a second for which the queue is filled.
 MOST = 1000
 
 
 def claims(servers: list[ZqServer], claimers: int, seconds: int) -> float:
-    """Claims a second of so many claimers, spread over the servers."""
+    """Return the claims a second of ``claimers`` clients, spread over the servers."""
     fill(servers[0].url, "one", MOST * seconds * CLAIM.drain, ttl=3600)
     busy = servers[: min(claimers, len(servers))]
     with ThreadPoolExecutor(len(busy)) as pool:

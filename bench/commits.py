@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another tenant feels while a large commit runs, on each store: ``python -m bench.commits [messages]``.
+"""Effect of a large commit on another tenant, on each store: ``python -m bench.commits [messages]``.
 
-The neighbour posts, claims and deletes one message at a time: alone, then beside the commit of another project, then
-alone again. Prints p50 and p99 of both in milliseconds, their ratio, how long the commit took, by how much the memory
-of the server's processes grew meanwhile, and the load of the machine.
+The neighbour posts, claims and deletes one message at a time: without load, then during the commit of another project,
+then without load again. The command prints p50 and p99 of both in milliseconds, their ratio, the duration of the
+commit, the memory growth of the server's processes, and the load of the machine.
 """
 
 import os
@@ -18,13 +18,13 @@ from tests.servers import ZqServer, ask
 from tests.stores import KINDS, Stores
 
 POST = 1000
-# Seconds for which the neighbour is alone, each time.
+# Seconds for which the neighbour runs without the commit, each time.
 ALONE = 10.0
 ATTACKER = {"X-Project-ID": "rival"}
 
 
 def neighbour(url: str, until: "threading.Event", taken: list[float]) -> None:
-    """Work, and note the milliseconds of each request."""
+    """Send requests and record the milliseconds of each."""
 
     def timed(*request: Any) -> Any:
         began = time.perf_counter()
@@ -40,13 +40,13 @@ def neighbour(url: str, until: "threading.Event", taken: list[float]) -> None:
 
 
 def told(taken: list[float]) -> tuple[float, float, float]:
-    """p50, p99 and the longest."""
+    """Return p50, p99 and the maximum."""
     ordered = sorted(taken)
     return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], ordered[-1]
 
 
 def memory(server: ZqServer) -> int:
-    """kB that the server's processes hold."""
+    """Return the memory of the server's processes in kB."""
     held = 0
     for pid in [server.pid, *server.worker_pids]:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -55,7 +55,7 @@ def memory(server: ZqServer) -> int:
 
 
 def commit(server: ZqServer, stages: list[str], messages: int) -> None:
-    """Ask until it is done, and tell of it."""
+    """Repeat the commit until it is done, and print its duration and memory."""
     before = peak = memory(server)
     ended = threading.Event()
 

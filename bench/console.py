@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes and speeds of the console: ``python -m bench.console [seconds of each page [seconds of a tail]]``.
 
-Prints the files and what they weigh, when a page is first painted and when it can be used (the median of five, nothing
-cached), of each page the requests a second and the heap after so many seconds, and of the tail of a topic, to which a
-thousand messages a second are published (acceptance 14: for a minute), whether all came, each once, and the longest
-time for which the page did nothing else. The browser is that of ``tests/console``.
+The command prints the files and their sizes, the times until a page is first painted and until it is usable (the median
+of five, without cache), and for each page the requests a second and the heap. For the tail of a topic with a thousand
+messages a second (acceptance 14: for a minute) it prints whether each message was shown once, and the longest time for
+which the page was blocked. The browser is that of ``tests/console``.
 """
 
 import statistics

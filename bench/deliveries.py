@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deliveries a second of one server: ``python -m bench.deliveries [store ...]``, as in ``tests/stores.py``.
+"""Deliveries a second of one server: ``python -m bench.deliveries [store ...]``, stores as in ``tests/stores.py``.
 
-A backlog goes to a local subscriber that answers at once, with one subscription and with several. Prints deliveries a
-second, and the server's processor time for each.
+A backlog is delivered to a local subscriber that responds at once, with one subscription and with several. The command
+prints deliveries a second and the server's processor time for each.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 class Counting(asyncio.Protocol):
-    """Answers each request, and counts them."""
+    """A server that answers each request and counts the requests."""
 
     count = 0
     bodies = b'"Notification"'

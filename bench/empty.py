@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An empty Falcon application behind the engines that zq uses, with its settings: what the benchmarks compare with."""
+"""An empty Falcon application behind zq's engines with zq's settings, as a baseline of the benchmarks."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ THREADS = 16
 
 
 class Nothing:
-    """Answers every method with an empty object."""
+    """A resource that answers every method with an empty object."""
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response, queue: str, kind: str) -> None:
         resp.data = b"{}"
@@ -29,7 +29,7 @@ app.add_route("/v2/queues/{queue}/{kind}", Nothing())
 
 
 class EmptyServer:
-    """The application in a process of its own, as a context manager."""
+    """The application in its own process, as a context manager."""
 
     def __init__(self, engine: str) -> None:
         self._port = free_port()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long posts fail, and how many are lost, when a store's server is replaced: the figures of api-ref/backup.md.
+"""Duration of failed posts and number of lost messages when a store's server is replaced: see api-ref/backup.md.
 
-``python -m bench.failover [case …]``; without a case all of them. Six threads post to one zq server all the time.
+``python -m bench.failover [case …]``; by default all cases. Six threads post to one zq server all the time.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def report(name: str, outcome: Outcome) -> None:
 
 
 def during(uri: str, server: ZqServer, act: Callable[[], object]) -> Outcome:
-    """Post while ``act`` does something to the store, until posts succeed again."""
+    """Post while ``act`` changes the store, until posts succeed again."""
     posts = Posts(server.url)
     with posts.running():
         posts.go_on()
@@ -67,7 +67,10 @@ def killed(group: Group) -> None:
 def of_group(
     name: str, make: Callable[[], Group], act: Callable[[Group], None], config: str = "", bound: int = 0
 ) -> None:
-    """``config``: the server's, ``bound``: min-replicas-to-write of every Redis."""
+    """Run a case on a group of servers.
+
+    ``config``: the server's configuration, ``bound``: min-replicas-to-write of every Redis.
+    """
     for _ in range(RUNS):
         with make() as group:
             for redis in group.servers:
@@ -128,7 +131,7 @@ def of_mongodb(name: str, act: Callable[[MongoSet], None]) -> None:
 
 
 def of_embedded(name: str) -> None:
-    """Everything is killed, and started again at once, as a supervisor would."""
+    """Kill all processes and restart them at once, like a supervisor."""
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder, ZqServer(f"rocksdb://{folder}/store") as server:
             posts = Posts(server.url)

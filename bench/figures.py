@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a tree of zq: sizes, the storage interface, old words, calls per request. Printed, never asserted.
+"""Metrics of a tree of zq: sizes, the storage interface, former terms, calls per request.
 
-``python -m bench.figures [TREE] [--stores rocksdb,mongodb,redis]`` looks at this tree or at another checkout,
-with that one's ``.venv`` if it has one. ``--stores ''`` leaves the calls out, which need servers.
+``python -m bench.figures [TREE] [--stores rocksdb,mongodb,redis]`` examines this tree or another checkout, with that
+one's ``.venv`` if it has one. ``--stores ''`` omits the calls, which need servers. The command asserts nothing.
 """
 
 import argparse
@@ -24,19 +24,19 @@ from tests.words import WORDS, names, used
 HERE = Path(__file__).parent.parent
 CALLS = Path(__file__).with_name("calls.py")
 TOO_LONG = 40
-"""Lines of a function above which the house does not go."""
+"""Maximum number of lines of a function, by convention."""
 
 
 class Sizes(NamedTuple):
-    """What some folder holds."""
+    """Sizes of the files in a folder."""
 
     name: str
     files: list[int]
-    """Lines of each Python file."""
+    """Number of lines of each Python file."""
     scripts: list[int]
-    """Lines of each Lua script."""
+    """Number of lines of each Lua script."""
     functions: list[int]
-    """Lines of each function."""
+    """Number of lines of each function."""
 
     def row(self) -> str:
         functions = sorted(self.functions) or [0]
@@ -54,7 +54,7 @@ HEAD = """\
 
 
 def sizes(name: str, paths: list[Path]) -> Sizes:
-    """Of these files, and of all files in these folders."""
+    """Return the sizes of these files and of all files in these folders."""
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
     python = [file for file in files if file.suffix == ".py"]
     lengths = [
@@ -71,7 +71,7 @@ def lines(file: Path) -> int:
 
 
 def parts(folder: Path) -> dict[str, list[Path]]:
-    """What a package holds: a folder and the module of its name are one part; the other modules are each their own."""
+    """Return the parts of a package: a folder with the module of the same name, or a single module."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__"):
@@ -80,7 +80,7 @@ def parts(folder: Path) -> dict[str, list[Path]]:
 
 
 def packages(tree: Path) -> Iterator[Sizes]:
-    """zq without the suite that comes along with it, its packages, the rest of its top level, and tests."""
+    """Yield the sizes of zq without its conformance suite, of its packages, of its other modules, and of the tests."""
     found = parts(tree / "zq")
     yield sizes("zq", [path for name, paths in found.items() if name != "conformance" for path in paths])
     single = []
@@ -94,13 +94,13 @@ def packages(tree: Path) -> Iterator[Sizes]:
 
 
 def stores(tree: Path) -> Iterator[Sizes]:
-    """The drivers, the engine, its stores, and what they share."""
+    """Yield the sizes of the drivers, the ordered engine, its stores, and shared modules."""
     for name, paths in parts(tree / "zq" / "storage").items():
         yield sizes(f"storage.{name}", paths)
 
 
 def protocols(tree: Path) -> Iterator[tuple[str, int, int]]:
-    """Each protocol of ``zq/storage`` that is not of a driver's own: its name, methods and their parameters."""
+    """Yield the name of each shared protocol of ``zq/storage``, and its numbers of methods and parameters."""
     files = [*sorted((tree / "zq/storage").glob("*.py")), *sorted((tree / "zq/storage/ordered").glob("store.py"))]
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -113,7 +113,7 @@ def protocols(tree: Path) -> Iterator[tuple[str, int, int]]:
 
 @contextmanager
 def started(store: str) -> Iterator[str]:
-    """The URI of an empty store."""
+    """Yield the URI of an empty store."""
     if store == "memory":
         yield "memory:"
     elif store == "rocksdb":
@@ -125,13 +125,13 @@ def started(store: str) -> Iterator[str]:
 
 
 def interpreter(tree: Path) -> tuple[str, dict[str, str]]:
-    """Python as the tree has it, and the environment in which it finds the tree's ``zq``."""
+    """Return the tree's Python, and an environment in which it finds the tree's ``zq``."""
     own = tree / ".venv" / "bin" / "python"
     return str(own if own.exists() else sys.executable), {**os.environ, "PYTHONPATH": str(tree)}
 
 
 def calls(tree: Path, store: str) -> dict[str, list[int]]:
-    """Request -> calls above the storage interface, calls below it, files, depth."""
+    """Return for each request its calls above and below the storage interface, files, and depth."""
     python, environment = interpreter(tree)
     with started(store) as uri:
         command = [python, "-P", str(CALLS), uri]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue with a long history beside one without: ``python -m bench.finished [driver] [records]``. Prints.
+"""A queue with a long history compared with one without: ``python -m bench.finished [driver] [records]``.
 
-Storage verbs in one thread, ten messages each: post, claim, settle in several ways, pop. Both queues take turns, so
-that the noise of the machine is shared; figures are medians. ``ratio``: what a long history costs; ``to claim``: what
-the verb costs beside a claim of ten.
+Storage verbs run in one thread with ten messages each: post, claim, settle in several ways, pop. The queues take turns,
+so that other load of the machine affects both; results are medians. ``ratio``: the cost of a long history; ``to
+claim``: the cost of the verb compared with a claim of ten.
 """
 
 import sys
@@ -32,7 +32,7 @@ class Bench:
         self.took: dict[str, list[float]] = {}
 
     def finish(self, count: int) -> None:
-        """So many records of history."""
+        """Finish ``count`` messages with history."""
         for _ in range(0, count, BATCH):
             self.post(BATCH)
             self.storage.messages.pop(self.queue, BATCH, self.storage.now(), KEPT)
@@ -56,7 +56,7 @@ class Bench:
         return answer
 
     def turn(self) -> None:
-        """Each verb once, with ten messages."""
+        """Run each verb once, with ten messages."""
         self.timed("post", self.post, TEN)
         for name, terms in (
             ("settle: delete", lambda ids: Settlement(delete=ids)),

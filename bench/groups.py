@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What grouped queues cost (decision 0129): ``python -m bench.groups [--store rocksdb|redis|memory|mongodb]``.
+"""Costs of grouped queues (decision 0129): ``python -m bench.groups [--store rocksdb|redis|memory|mongodb]``.
 
-Claims of ten from an ungrouped queue, an ordered and a fair one, all with the same messages of 10,000 groups in turns:
-``--each``: messages of a group that are there. With ``--behind N``: posts, claims and deletes of ten messages of other
-groups beside a busy group with so many messages behind its first, and in a queue without it. Prints, asserts nothing.
+Claims of ten messages from an ungrouped, an ordered and a fair queue, with the same messages of 10,000 groups in turn;
+``--each``: messages of each group. With ``--behind N``: posts, claims and deletes of ten messages of other groups in a
+queue with a busy group of N waiting messages, and in a queue without it. The command asserts nothing.
 
-Microseconds, medians of the rounds; ``here``: processor time of this process, ``store``: that of the store's own one;
-``ratio``: the rate beside that of the first queue, by both together, by the store's alone, and by elapsed time.
+Times are microseconds, medians of the rounds; ``here``: processor time of this process, ``store``: that of the store's
+own process; ``ratio``: the rate relative to the first queue, by both together, by the store's time, and by elapsed
+time.
 """
 
 import argparse
@@ -30,7 +31,7 @@ BUSY: Final = "busy"
 
 
 class Spent(NamedTuple):
-    """Microseconds of one call, on the average of a round."""
+    """Mean microseconds of one call in a round."""
 
     here: float
     store: float
@@ -42,7 +43,7 @@ class Spent(NamedTuple):
 
 
 class Queue:
-    """A queue of an open store, and what its rounds took, by verb."""
+    """A queue of an open store, and the times of its rounds by verb."""
 
     def __init__(self, storage: Storage, name: str, grouping: Grouping, pids: Sequence[int] = ()) -> None:
         self.storage, self.ref, self._pids = storage, QueueRef("bench", name), pids
@@ -51,7 +52,7 @@ class Queue:
         storage.queues.create(self.ref, b"{}", grouping)
 
     def post(self, groups: Sequence[str]) -> None:
-        """A message of each."""
+        """Post a message of each group."""
         now = self.storage.now()
         drafts = [
             Draft(id, BODY, LONG, 0, "bench", group=group)
@@ -60,20 +61,20 @@ class Queue:
         self.storage.messages.post(self.ref, drafts, now)
 
     def fill(self, groups: int, each: int) -> None:
-        """So many messages of each group, in turns."""
+        """Post ``each`` messages of each group, in turn."""
         for _ in range(each):
             for first in range(0, groups, BATCH):
                 self.post([f"group-{number}" for number in range(first, min(first + BATCH, groups))])
 
     def busy(self, behind: int) -> None:
-        """A group whose first message is held, and so many behind it."""
+        """Post a group whose first message is claimed, with ``behind`` messages after it."""
         self.post([BUSY])
         self.claim()
         for first in range(0, behind, BATCH):
             self.post([BUSY] * min(BATCH, behind - first))
 
     def claim(self) -> tuple[str, list[str]]:
-        """Its id, and those of its ten messages."""
+        """Claim ten messages and return the claim's id and the messages' ids."""
         now = self.storage.now()
         (name,) = new_ids(1, now)
         claim = self.storage.claims.create(self.ref, ClaimRequest(Lease(name, LONG, 60), TEN), now).claim
@@ -84,7 +85,7 @@ class Queue:
         self.storage.messages.delete(self.ref, claim[1], self.storage.now(), [claim[0]])
 
     def timed(self, verb: str, calls: Sequence[Callable[[], object]]) -> list[object]:
-        """Do all of a round; what they return."""
+        """Run all calls of a round, record their times and return their results."""
         store, here, began = self._of_store(), time.process_time(), time.perf_counter()
         answers = [call() for call in calls]
         ended, here = time.perf_counter(), time.process_time() - here
@@ -94,7 +95,7 @@ class Queue:
         return answers
 
     def turn(self, calls: int, groups: int) -> None:
-        """A round of each verb, by which nothing is left that was not there."""
+        """Run a round of each verb, which leaves the queue as it was."""
         names = [
             [f"group-{number % groups}" for number in range(first, first + TEN)]
             for first in range(self._at, self._at + calls * TEN, TEN)
@@ -105,14 +106,14 @@ class Queue:
         self.timed("delete", [lambda claim=claim: self.delete(claim) for claim in claims])
 
     def _of_store(self) -> float:
-        """Seconds of processor time that the store's processes have used, of all their threads."""
+        """Return the processor time of the store's processes in seconds, over all their threads."""
         tasks = [task for pid in self._pids for task in Path(f"/proc/{pid}/task").iterdir()]
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @contextmanager
 def opened(store: str) -> Iterator[tuple[Storage, Sequence[int]]]:
-    """An empty store, and the processes of its server."""
+    """Yield an empty store, and the processes of its server."""
     with nullcontext(("memory:", "", ())) if store == "memory" else on_store(store) as (uri, _, pids):
         storage = connect(uri)
         try:
@@ -122,7 +123,7 @@ def opened(store: str) -> Iterator[tuple[Storage, Sequence[int]]]:
 
 
 def report(title: str, verb: str, queues: dict[str, Queue]) -> None:
-    """The rows of a verb."""
+    """Print the rows of a verb."""
     first = next(iter(queues.values())).rounds[verb]
     for name, queue in queues.items():
         its = queue.rounds[verb]
@@ -135,7 +136,7 @@ def report(title: str, verb: str, queues: dict[str, Queue]) -> None:
 
 
 def kinds(arguments: argparse.Namespace, each: int) -> None:
-    """Claims of the three kinds of queues."""
+    """Measure claims of the three kinds of queues."""
     with opened(arguments.store) as (storage, pids):
         queues = {str(kind) or "ungrouped": Queue(storage, f"q-{kind}", kind, pids) for kind in Grouping}
         for queue in queues.values():
@@ -148,7 +149,7 @@ def kinds(arguments: argparse.Namespace, each: int) -> None:
 
 
 def behind(arguments: argparse.Namespace) -> None:
-    """All verbs, beside a busy group."""
+    """Measure all verbs in a queue with a busy group."""
     with opened(arguments.store) as (storage, pids):
         queues = {
             f"{count:,} behind a busy group": Queue(storage, f"q-{count}", Grouping.ORDERED, pids)

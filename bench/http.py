@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests per second over HTTP, beside an empty Falcon application behind the same engine, and with a large backlog.
+"""Requests per second over HTTP, compared with an empty Falcon application on the same engine, and with a backlog.
 
-``python -m bench.http [--seconds N] [--rounds N] [--backlog N] [--engine E]`` needs wrk on PATH. It prints two
-tables and asserts nothing: machines are noisy, so only figures of one run may be compared. All runs are interleaved
-(A B A B), and each shows the median of its rounds.
+``python -m bench.http [--seconds N] [--rounds N] [--backlog N] [--engine E]`` needs wrk on PATH. It prints two tables
+and asserts nothing; only results of one run may be compared, because of the machine's other load. All runs are
+interleaved (A B A B), and each result is the median of its rounds.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from tests.servers import ZqServer
 SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 16
 HEADERS = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": "bench"}
-# Messages in one request of a fill.
+# Number of messages in one request of a fill.
 FILL = 500
 LARGEST_FILL = 200_000
-"""Bytes of bodies in one of them."""
+"""Maximum bytes of bodies in one request of a fill."""
 BODY = {"event": "backup", "node": 17, "pad": "x" * 100}
 
 
 class Row(NamedTuple):
-    """One kind of request on a queue; ``drain`` = messages that one request takes out of it."""
+    """A kind of request on a queue; ``drain``: number of messages that one request takes out of it."""
 
     name: str
     method: str
@@ -51,7 +51,7 @@ ROWS = (
 
 
 class Rate(NamedTuple):
-    """What wrk measured."""
+    """The results of wrk."""
 
     per_second: float
     p50: float
@@ -84,7 +84,7 @@ def fill(
 
 
 def make_delayed(url: str, queue: str) -> None:
-    """Create a delayed queue; its messages wait unless they say otherwise."""
+    """Create a queue with a default delay, which each message may override."""
     connection = HTTPConnection(urlsplit(url).netloc)
     connection.request("PUT", f"/v2/queues/{queue}", json.dumps({"_default_message_delay": 900}), HEADERS)
     assert connection.getresponse().status == 201
@@ -92,7 +92,7 @@ def make_delayed(url: str, queue: str) -> None:
 
 
 def against_empty(arguments: argparse.Namespace) -> None:
-    """zq and an empty application, in turns."""
+    """Measure zq and an empty application, in turn."""
     print(
         f"\n| {CONNECTIONS} connections, {arguments.engine} | zq, requests/s | p50 ms | p99 ms | empty | zq / empty |"
     )
@@ -118,7 +118,7 @@ def against_empty(arguments: argparse.Namespace) -> None:
 
 
 def with_backlog(arguments: argparse.Namespace) -> None:
-    """One queue without and one with a backlog of delayed messages in front of the ready ones, in turns."""
+    """Measure a queue without and a queue with a backlog of delayed messages in front of the ready ones, in turn."""
     print(f"\n| {arguments.backlog:,} delayed in the queue | none | backlog | ratio, median of the pairs |")
     print("|---|---|---|---|")
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def with_backlog(arguments: argparse.Namespace) -> None:
 
 
 def delayed(row: Row) -> Row:
-    """The same request for a delayed queue: what it posts is ready at once, as on the queue without a backlog."""
+    """Return the request for a delayed queue, where it posts ready messages."""
     if not row.name.startswith("post"):
         return row
     return row._replace(body=json.dumps({"messages": [{"body": BODY, "delay": 0}]}))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request with a cached credential pays for authentication, in microseconds of processor time (tenancy 6).
+"""Processor time that authentication adds to a request with a cached credential, in microseconds (tenancy 6).
 
-``python -m bench.identity`` prints the best of five rounds: the step with a token, with a proxy's secret, and
-without a strategy; the bound of the contract is 3.
+``python -m bench.identity`` prints the best of five rounds: the step with a token, with a proxy's secret, and without a
+strategy. The limit of the contract is 3.
 """
 
 import time
@@ -20,7 +20,7 @@ from zq.storage import connect
 
 ROUNDS: Final = 5
 CALLS: Final = 20_000
-# As an engine makes one, but for what differs from request to request.
+# The part of an engine's environment that is the same for all requests.
 ENVIRONMENT: Final = {
     **dict.fromkeys(("SCRIPT_NAME", "QUERY_STRING", "RAW_URI", "SERVER_NAME", "SERVER_PORT", "REMOTE_PORT"), "x"),
     **dict.fromkeys(("wsgi.version", "wsgi.errors", "wsgi.multithread", "wsgi.multiprocess", "wsgi.run_once"), "x"),
@@ -31,7 +31,7 @@ ENVIRONMENT: Final = {
 
 
 def cost(step: Authentication, headers: dict[str, str]) -> float:
-    """Microseconds of a step, without those of making the request for it."""
+    """Return the microseconds of a step, without the creation of its request."""
     base = {**ENVIRONMENT, **headers}
     response: Any = None
 
@@ -47,7 +47,7 @@ def cost(step: Authentication, headers: dict[str, str]) -> float:
 
 
 def main() -> None:
-    """Print the three figures."""
+    """Print the three results."""
     storage, clock = connect("memory:"), ManualClock(time.time())
     token = Tokens(storage.documents, clock).create(Grant(project="acme")).text
     bearer = {"HTTP_AUTHORIZATION": f"Bearer {token}"}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof of pipelines: events go through while drivers and servers are killed, and each arrives exactly once.
+"""A test of pipelines while drivers and servers are killed: each event must arrive exactly once.
 
-``python -m bench.kill_run [--events 1000000] [--kills 3] [--cluster] [--store URI]``: so many kills of drivers,
-and of servers (which need a store that outlives them: the embedded one, if none is named); with ``--cluster`` on a
-standalone master with two workers of its own. It ends with figures, or with what is wrong.
+``python -m bench.kill_run [--events 1000000] [--kills 3] [--cluster] [--store URI]`` kills drivers and servers
+``--kills`` times each. Servers need a persistent store, by default the embedded one. With ``--cluster``, it uses a
+standalone master with two workers. It prints the results, or the error.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from zq.client import Client
 from zq.errors import ZqError
 
 PROJECT = "kills"
-# Messages of a round at most.
+# Maximum number of messages of a round.
 LARGEST = 20_000
-# Every so many-th event is no JSON.
+# Distance between events that are not JSON.
 BROKEN = 1000
 
 
 class Drivers:
-    """One at a time."""
+    """The driver, restarted one process at a time."""
 
     def __init__(self, url: str, master: str, most: int, log: Path) -> None:
         self._command = [sys.executable, "-m", "bench.kill_run_driver", url, PROJECT, master, str(most)]
@@ -45,12 +45,12 @@ class Drivers:
             self._running = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
     def kill(self) -> None:
-        """The driver, its JVM and its workers in Python, at once."""
+        """Kill the driver, its JVM and its Python workers at once."""
         if self._running is not None:
             ended(self._running)
 
     def over(self) -> bool:
-        """Whether it has ended by itself: all is done. A driver that failed is started again, as a supervisor would."""
+        """Return whether the driver has ended successfully. A driver that failed is restarted, as by a supervisor."""
         assert self._running is not None
         if self._running.poll() is None:
             return False
@@ -63,7 +63,7 @@ class Drivers:
 
 
 class Run:
-    """Of so many events."""
+    """A run with ``count`` events."""
 
     def __init__(self, events: int, kills: int, client: Client, drivers: Drivers, server: ZqServer) -> None:
         self.count = events
@@ -74,12 +74,12 @@ class Run:
         self.patience = 300 + events // 300
 
     def fill(self) -> None:
-        """JSON as text, as other programs post it; every so many-th event is none."""
+        """Post JSON as text, like other programs; one event in ``BROKEN`` is not JSON."""
         texts = (json.dumps({"n": n, "kind": "ab"[n % 2]}) if n % BROKEN else f"broken {n}" for n in range(self.count))
         self.client.queue("raw").post_many(texts, ttl=86400)
 
     def kill(self) -> None:
-        """A driver, a server, and so on, evenly over the events, and somewhere in a round."""
+        """Kill a driver and a server in turn, evenly over the events, and at a random time of a round."""
         for number in range(1, 2 * self.kills + 1):
             place = self.count * number // (2 * self.kills + 1)
             assert self.until(place), "all is done before all kills are"
@@ -94,7 +94,7 @@ class Run:
                 self.server.start()
 
     def until(self, place: int) -> bool:
-        """Wait until so many events have arrived. False if the driver says before that all is done."""
+        """Wait until ``place`` events have arrived. Return False if the driver ends before."""
         deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             if self.drivers.over():
@@ -106,7 +106,7 @@ class Run:
         raise AssertionError(f"{place} events do not arrive.")
 
     def check_history(self) -> None:
-        """Each event is there once: in ``clean``, or, if it was none, among the dead letters."""
+        """Assert that each event is stored once: in ``clean`` or, if it is not JSON, in the dead-letter queue."""
         seen = Counter(message.body["n"] for message in self.client.queue("clean").list(page=1000))
         dead = Counter(message.body for message in self.client.queue("raw-dlq").list(page=1000))
         assert self.client.queue("raw").stats().total == 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of the kill run, a pipeline until nothing is left: ``python -m bench.kill_run_driver url project
-master round``.
+"""The driver of the kill run: a pipeline that ends when its queue is empty.
 
-``raw`` through ``parse`` and ``enrich`` to ``clean``; events that are no JSON go to ``raw-dlq``.
+``python -m bench.kill_run_driver url project master round``. Events pass from ``raw`` through ``parse`` and ``enrich``
+to ``clean``; events that are not JSON are moved to ``raw-dlq``.
 """
 
 import sys
@@ -11,12 +11,12 @@ from typing import Any
 
 from tests.spark.conftest import prepared, session
 
-# Messages of a claim.
+# Number of messages of a claim.
 SIZE = 1000
 
 
 def parse(events: Any) -> Any:
-    """Fields of the events; what is none is rejected."""
+    """Parse the fields of the events, and reject invalid events."""
     from pyspark.sql import functions as F
 
     from zq.spark.pipeline import ERROR, reject
@@ -26,7 +26,7 @@ def parse(events: Any) -> Any:
 
 
 def enrich(events: Any) -> Any:
-    """With a name from a table, by a join and a function in Python."""
+    """Add a name from a table by a join, and a value from a Python function."""
     from pyspark.sql import functions as F
 
     names = events.sparkSession.createDataFrame([("a", "alpha"), ("b", "beta")], "kind string, name string")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long ``zq-server migrate`` takes: ``python -m bench.migration [messages] [redis|mongodb]``.
+"""Duration of ``zq-server migrate``: ``python -m bench.migration [messages] [redis|mongodb]``.
 
-An embedded store with messages of 200 bytes in ten queues moves to a server that the measurement starts.
+The command moves an embedded store, with messages of 200 bytes in ten queues, to a server that it starts.
 """
 
 import sys
@@ -21,7 +21,7 @@ CLIENT: Final = "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f"
 
 
 def main() -> None:
-    """Print what the command prints, with seconds since its start."""
+    """Print the output of the command, with seconds since its start."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     server = MongoServer() if sys.argv[2:] == ["mongodb"] else RedisServer()
     with tempfile.TemporaryDirectory() as folder, server:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure how a tenant's posts slow down beside strangers (attack A4), beside a tenant at ten times its rate, and
-beside one that sends the costliest requests (attacks S5, S7, D1, D5).
+"""Slowdown of a tenant's posts by other clients.
+
+The other clients are unauthenticated (attack A4), a tenant that sends ten times its rate, or one that sends the most
+expensive requests (attacks S5, S7, D1, D5).
 
 ``python -m bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints one line a
-row and asserts nothing. Each line has the wall time of the tenant's posts and the processor time that the server takes
-while a listing of ten messages is under way, p50 and p99, alone and beside the crowd. A post waits for the disk, and
-others rightly use the processor meanwhile. The crowd runs on the same machine, which lengthens the wall time, so it
-also sends its requests to a listener that does nothing.
-Bounds: 1.2 for strangers, 1.5 for ten times the rate and for sleeping polls, 2 in processor time for costly requests.
+row and asserts nothing. Each line has p50 and p99, without and with the other clients, of the wall time of the tenant's
+posts and of the server's processor time during a listing of ten messages. A post waits for the disk, and other requests
+may use the processor in that time. The clients run on the same machine, which increases the wall time, so they also
+send their requests to a dummy listener.
+
+Limits: 1.2 for unauthenticated clients, 1.5 for ten times the rate and for idle polls, 2 in processor time for
+expensive requests.
 """
 
 import argparse
@@ -34,64 +38,64 @@ from typing import Any, Final, NamedTuple
 from tests.servers import ZqServer
 
 BODY: Final = 256 * 1024
-# Requests a second of all strangers together, and of a tenant.
+# Requests a second of all unauthenticated clients together, and the rate limit of a tenant.
 FLOOD: Final = 1000
 RATE: Final = 100
-# Requests a second of the tenant that is measured.
+# Requests a second of the measured tenant.
 MODEST: Final = 50
 PROCESSES: Final = 4
-# What is added to the niceness of the crowd's processes.
+# Increase of the niceness of the other clients' processes.
 NICE: Final = 10
-# Seconds for which each kind of neighbour is measured at a time.
+# Seconds of each measurement.
 TURN: Final = 3.0
-# Seconds for which the crowd asks before the tenant is measured: its polls are to sleep by then.
+# Seconds for which the other clients run before the measurement, so that their polls are waiting by then.
 WARM: Final = 1.5
-# Polls and streams that each process holds open, and how often a second it posts or publishes.
+# Number of open polls and streams of each process, and number of its posts or publishes a second.
 POLLS: Final = 25
 SLEEPERS: Final = 100
 STREAMS: Final = 8
 POSTS: Final = 2.0
-# Where strangers come from.
+# Source address of the unauthenticated clients.
 OTHER: Final = ("127.0.0.2", 0)
 CONFIG: Final = "[DEFAULT]\nauth_strategy = token\n"
 PATH: Final = "/v2/queues/jobs/messages"
 POSTED: Final = '{"messages": [{"body": "' + "x" * 1000 + '"}]}'
-# A post of as many small messages as one may have.
+# A post with the maximum number of messages, all small.
 MANY: Final = json.dumps({"messages": [{"body": 1, "ttl": 3600}] * 1000})
 # A post of messages of 1 kB each.
 LARGE: Final = json.dumps({"messages": [{"body": "x" * 1000, "ttl": 3600}] * 240})
-# Queues with 60 kB of metadata, and posts of that kind to one queue.
+# Number of queues with 60 kB of metadata, and number of posts of each kind to one queue.
 QUEUES: Final = 200
 FILLED: Final = 40
-# Messages of a stage, in posts of that kind.
+# Number of posts to a stage.
 STAGED: Final = 4
 CLIENT: Final = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 TOO_MANY: Final = 429
 LENGTH: Final = re.compile(rb"Content-Length: (\d+)")
-# What the listener that does nothing answers a stranger, and a tenant.
+# Responses of the dummy listener to an unauthenticated client and to a tenant.
 REFUSED: Final = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 DONE: Final = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n"
 
 
 class Signals(NamedTuple):
-    """What a crowd is told, and tells: ``go`` while it is to ask, ``over`` when it is to end, how much was answered."""
+    """Signals to a group of clients: ``go`` while they send, ``over`` at the end; and the number of responses."""
 
     go: Event
     over: Event
     answered: Any
 
     def __call__(self) -> bool:
-        """Whether it is over; waits until it is to ask."""
+        """Wait until the clients may send, and return whether the measurement is over."""
         self.go.wait()
         return self.over.is_set()
 
     def count(self) -> None:
-        """One answer more."""
+        """Count a response."""
         with self.answered.get_lock():
             self.answered.value += 1
 
     def goes(self) -> bool:
-        """Whether the crowd is to ask now."""
+        """Return whether the clients may send now."""
         return self.go.is_set() and not self.over.is_set()
 
 
@@ -112,7 +116,7 @@ def token(store: str, project: str, *options: str) -> str:
 
 
 def paced(rate: float, over: Callable[[], bool], call: Callable[[], object]) -> None:
-    """Call so often a second, or as often as it can be."""
+    """Call ``call`` at ``rate`` a second, or as often as possible."""
     due = time.monotonic()
     while not over():
         due = max(due + 1 / rate, time.monotonic() - 0.1)
@@ -121,7 +125,7 @@ def paced(rate: float, over: Callable[[], bool], call: Callable[[], object]) -> 
 
 
 def strangers(port: int, signals: Signals, _: str) -> None:
-    """A part of the flood, from another address: who fails too often is refused by address."""
+    """Send a part of the unauthenticated requests from another address, because repeated failures block an address."""
     head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (PATH.encode(), BODY)
 
     def call() -> None:
@@ -134,7 +138,7 @@ def strangers(port: int, signals: Signals, _: str) -> None:
 
 
 def greedy(port: int, signals: Signals, credential: str) -> None:
-    """A part of what a tenant asks beyond its rate."""
+    """Send a part of a tenant's requests beyond its rate."""
     post = poster(port, credential)
 
     def call() -> None:
@@ -145,7 +149,7 @@ def greedy(port: int, signals: Signals, credential: str) -> None:
 
 
 def asking(port: int, credential: str) -> Callable[[str, str, str | None], int]:
-    """Sends a request on a connection of its own; the status."""
+    """Return a function that sends a request on its own connection and returns the status."""
     headers = {"Authorization": f"Bearer {credential}", "Client-ID": CLIENT}
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
 
@@ -161,7 +165,7 @@ def asking(port: int, credential: str) -> Callable[[str, str, str | None], int]:
 
 
 def costly(*requests: tuple[str, str, str | None]) -> Callable[..., None]:
-    """A part of what a tenant asks that asks for these in turn, as often as it may or can."""
+    """Return a function that sends these requests in turn, as often as the server admits."""
     return partial(_costly, requests)
 
 
@@ -176,7 +180,7 @@ def _costly(requests: Sequence[tuple[str, str, str | None]], port: int, signals:
 
 
 def commits(port: int, signals: Signals, credential: str) -> None:
-    """Stage some thousand messages and commit them, again and again."""
+    """Stage some thousand messages and commit them, repeatedly."""
     call, name = asking(port, credential), f"job-{os.getpid()}"
     for batch in itertools.count():
         for _ in range(STAGED):
@@ -190,7 +194,7 @@ def commits(port: int, signals: Signals, credential: str) -> None:
 
 
 def held(path: str, count: int, posted: tuple[str, str] | None = None) -> Callable[..., None]:
-    """Hold so many GETs open, send each anew when it is answered, and post this meanwhile."""
+    """Return a function that keeps ``count`` GETs open, repeats each after its response, and sends the posts."""
     return partial(_held, path, count, posted)
 
 
@@ -208,7 +212,7 @@ def _held(path: str, count: int, posted: tuple[str, str] | None, port: int, sign
             for each in select.select(requests, (), (), 0.02)[0]:
                 answer = each.recv(1 << 20)
                 signals.count()
-                if not answer:  # the listener that does nothing, or a stream that was refused
+                if not answer:  # the dummy listener, or a refused stream
                     requests.remove(each)
                 elif posted is None or "stream" not in path:
                     found = re.search(rb"marker=([0-9a-f]+)", answer)
@@ -225,14 +229,14 @@ def _head(path: str, credential: str, marker: str) -> bytes:
 
 
 def insist(call: Callable[[str, str, str | None], int], method: str, path: str, body: str | None) -> None:
-    """Send a request until it is let in."""
+    """Repeat a request until it is admitted."""
     while (status := call(method, path, body)) == TOO_MANY:
         time.sleep(0.2)
     assert status < 400, (method, path, status)
 
 
 def prepare(port: int, credential: str) -> None:
-    """Make what the costly requests are about: queues with large metadata, and queues with many messages."""
+    """Create the data of the expensive requests: queues with large metadata, and queues with many messages."""
     ask = partial(insist, asking(port, credential))
     metadata = json.dumps({"text": "x" * 60_000})
     for number in range(QUEUES):
@@ -249,13 +253,13 @@ def prepare(port: int, credential: str) -> None:
 
 
 def limit_rate(port: int, credential: str, project: str) -> None:
-    """Allow a project ``RATE`` requests a second; ``credential`` is an administrator's."""
+    """Limit a project to ``RATE`` requests a second; ``credential`` is an administrator's."""
     body = json.dumps({"limits": {"requests": RATE}})
     insist(asking(port, credential), "PUT", f"/v2/admin/project?project={project}", body)
 
 
 def poster(port: int, credential: str) -> Callable[[], float]:
-    """Posts a message; how long it took, in milliseconds."""
+    """Return a function that posts a message and returns the duration in milliseconds."""
     send = asking(port, credential)
 
     def call() -> float:
@@ -267,8 +271,10 @@ def poster(port: int, credential: str) -> Callable[[], float]:
 
 
 def posts(server: ZqServer, credential: str, seconds: float) -> tuple[list[float], list[float]]:
-    """Post and list in turn as a tenant within its rate; return the wall time of each post and the server's processor
-    time during each listing, in milliseconds."""
+    """Post and list in turn as a tenant within its rate.
+
+    Return the wall time of each post and the server's processor time during each listing, in milliseconds.
+    """
     call, end = poster(server.port, credential), time.monotonic() + seconds
     show = asking(server.port, credential)
     wall, taken = list[float](), list[float]()
@@ -285,8 +291,10 @@ def posts(server: ZqServer, credential: str, seconds: float) -> tuple[list[float
 
 
 def listener(port: "Queue[int]") -> None:
-    """A server that does nothing: it answers the crowd as quickly as can be. What a tenant feels while the crowd asks
-    this one is the crowd's own share of the machine."""
+    """Run a dummy server that responds as quickly as possible.
+
+    A tenant's slowdown while the other clients send to it is caused by their own use of the machine.
+    """
 
     def serve(connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
@@ -308,13 +316,13 @@ def listener(port: "Queue[int]") -> None:
 
 
 def seconds_of(pids: Sequence[int]) -> float:
-    """Processor time that these processes have taken so far, by their clocks (CPUCLOCK_SCHED)."""
+    """Return the processor time of these processes, by their clocks (CPUCLOCK_SCHED)."""
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 @contextlib.contextmanager
 def crowd(work: Callable[..., None], port: int, credential: str) -> Iterator[Signals]:
-    """Processes that ask a port, while they are told to."""
+    """Run processes that send requests to a port while the signals allow it."""
     context = multiprocessing.get_context("spawn")
     signals = Signals(context.Event(), context.Event(), context.Value("q", 0))
     processes = [context.Process(target=member, args=(work, port, signals, credential)) for _ in range(PROCESSES)]
@@ -330,9 +338,10 @@ def crowd(work: Callable[..., None], port: int, credential: str) -> Iterator[Sig
 
 
 def member(work: Callable[..., None], port: int, signals: Signals, credential: str) -> None:
-    """Run one process of the crowd, at a lower priority than the client that is measured.
+    """Run one process of the other clients, at a lower priority than the measured client.
 
-    Otherwise the client waits for the processor after its answer has come, and the server's work of that time counts.
+    Otherwise the client would wait for the processor after its response has arrived, and the server's work in that time
+    would count.
     """
     os.nice(NICE)
     work(port, signals, credential)
@@ -341,8 +350,10 @@ def member(work: Callable[..., None], port: int, signals: Signals, credential: s
 def row(
     name: str, work: Callable[..., None], server: ZqServer, dummy: int, seconds: float, names: Sequence[str]
 ) -> None:
-    """Print how the one tenant's posts slow down beside the other, or beside strangers: in turns of some seconds, so
-    that other load of the machine is the same for all."""
+    """Print the slowdown of the tenant's posts by the other clients.
+
+    The measurements take turns of some seconds, so that other load of the machine is the same for all.
+    """
     wall = dict[str, list[float]](alone=[], dummy=[], beside=[])
     taken = dict[str, list[float]](alone=[], dummy=[], beside=[])
     busy, asked, answers = 0.0, 0.0, 0
@@ -357,7 +368,7 @@ def row(
                 found = posts(server, names[0], TURN)
                 if signals is not None:
                     signals.go.clear()
-                if turn:  # the first is for the processes to begin
+                if turn:  # the first turn is for the start of the processes
                     wall[kind] += found[0]
                     taken[kind] += found[1]
                 if turn and kind == "beside":

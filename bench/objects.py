@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores in an object store: posts by many threads, and how long another machine takes to have the store.
+"""Stores in an object store: posts by many threads, and the duration of a takeover by another machine.
 
-``python -P -m bench.objects [near far far-puts swift swift-3 s3 az] [--seconds N] [--messages N N]``. ``near`` is
-a dictionary, ``far`` one that answers after 30 ms, and ``far-puts`` one that takes those for puts alone.
-Printed, never asserted. A post costs processor time in this process and in the store's, which says more on a machine
-that does other things too than how many there were in a second.
+``python -m bench.objects [near far far-puts swift swift-3 s3 az] [--seconds N] [--messages N N]``. ``near`` is a
+dictionary, ``far`` a dictionary with a latency of 30 ms, and ``far-puts`` one with that latency for puts only. The
+command asserts nothing. The table has the processor time of a post in this process and in the store's, which depends
+less on other load of the machine than the rate.
 """
 
 import argparse
@@ -36,14 +36,14 @@ CLIENTS = (1, 16, 64)
 UPLOADS = (1, 4)
 BODY = "x" * 200
 LEASE = 2.0
-# Seconds that a standby waits.
+# Seconds without a sign of the owner after which a standby takes over.
 SILENCE = 8.0
-# What has a latency: seconds of a put, and of a look.
+# Stores with a latency: seconds of a put, and of a look.
 DELAYS = {"near": (0.0, 0.0), "far": (0.03, 0.03), "far-puts": (0.03, 0.0)}
 
 
 class Counted:
-    """Objects, whose puts are counted."""
+    """Objects with a count of puts."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -62,7 +62,7 @@ class Counted:
 
 
 class Place(NamedTuple):
-    """Where stores are made. ``pids``: of its server's processes."""
+    """A place for stores. ``pids``: the processes of its server."""
 
     name: str
     objects: Callable[[str], Objects]
@@ -70,7 +70,7 @@ class Place(NamedTuple):
     folder: Path
 
     def machine(self, store: str, name: str, **options: object) -> tuple[OrderedStorage, Counted]:
-        """The store opened on a machine with an empty disk."""
+        """Open the store on a machine with an empty disk."""
         counted = Counted(self.objects(store))
         with mock.patch.object(driver, "objects_of", return_value=counted):
             options = {"cache": str(self.folder / f"{store}-{name}"), "lease": LEASE, "takeover": "now", **options}
@@ -91,13 +91,13 @@ def place(name: str) -> Iterator[Place]:
 
 
 def processor_time(pids: list[int]) -> float:
-    """Seconds that processes have worked."""
+    """Return the processor time of the processes in seconds."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(field) for each in fields for field in each[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 def posts(storage: Storage, counted: Counted, pids: list[int], clients: int, seconds: float) -> str:
-    """How many posts of one message so many threads get done."""
+    """Post messages with ``clients`` threads, and return the cells of the result."""
     took: list[float] = []
     end = time.monotonic() + seconds
     before = counted.puts, time.process_time(), processor_time(pids)
@@ -133,7 +133,7 @@ def table_of_posts(where: Place, seconds: float) -> None:
 
 
 def fill(storage: Storage, messages: int, each: int) -> None:
-    """Post so many messages, ``each`` at a time."""
+    """Post ``messages`` messages, ``each`` at a time."""
     body = json.dumps(BODY).encode()
 
     def run(_: int) -> None:
@@ -146,7 +146,7 @@ def fill(storage: Storage, messages: int, each: int) -> None:
 
 
 def table_of_restores(where: Place, messages: list[int], each: int) -> None:
-    """How long a machine with an empty disk takes, the lease of an owner that may live not counted."""
+    """Print how long a machine with an empty disk takes to open the store, without an owner's lease."""
     print("\n| Store | messages | from | records | s after a clean stop | s beside a living owner, less its lease |")
     print("|---|---|---|---|---|---|")
     for number in messages:
@@ -173,7 +173,7 @@ def table_of_restores(where: Place, messages: list[int], each: int) -> None:
 
 
 def table_of_standbys(where: Place, messages: list[int], each: int) -> None:
-    """How long a standby takes that has followed the log, from the end of its waiting on."""
+    """Print how long a standby that has followed the log takes, from the end of its wait."""
     print("\n| Store | messages | followed | s after a clean stop | s after silence, less the lease |")
     print("|---|---|---|---|---|")
     for number in messages:
@@ -182,7 +182,10 @@ def table_of_standbys(where: Place, messages: list[int], each: int) -> None:
 
 
 def followed(where: Place, store: str, messages: int, each: int, beat: int) -> float:
-    """``beat``: seconds between two words of the owner, which stops if that is short."""
+    """Return the seconds of the takeover.
+
+    ``beat``: seconds between two signs of the owner, which stops if that is short.
+    """
     ended: list[float] = []
     stop = Standby.stop
 
@@ -207,7 +210,7 @@ def followed(where: Place, store: str, messages: int, each: int, beat: int) -> f
 
 
 def checkpoint(where: Place, store: str) -> None:
-    """Have all of the store in a checkpoint."""
+    """Make a checkpoint of the whole store."""
     storage, _ = where.machine(store, "checkpointer", checkpoint_records=1)
     post(storage, BODY)
     objects = where.objects(store)

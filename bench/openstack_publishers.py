@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ceilometer and Aodh, unchanged, publish to zq behind the stand-in for Keystone.
+"""Ceilometer and Aodh, unmodified, publish to zq with a stub Keystone.
 
-zq must have each message, once, in the project of its credential, and nothing of what must be refused.
+zq must store each message once, in the project of its credential, and none that must be refused.
 
-The packages are large, so they are in an environment of their own, and this is no part of the suite:
+The packages are large, so they have their own environment, and this is not part of the test suite:
 
     python3.11 -m venv /tmp/publishers && /tmp/publishers/bin/pip install ceilometer==27.0.0 aodh==23.0.0
     python -m bench.openstack_publishers /tmp/publishers/bin/python
 
-Each line that it prints is a way of publishing and what became of it; it ends with 1 if one of them has failed. Aodh
-writes what it could not post to its log and goes on, so only the messages in zq count.
+Each line of the output is a way of publishing and its result; the exit code is 1 if one of them fails. Aodh logs a
+failed post and continues, so only the messages in zq count.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tests.stores import Stores
 METERING, ALARMS = User("ceilometer", "c31"), User("aodh", "a0d")
 OWNER, STRANGER = User("ann", "a11"), User("bob", "b0b")
 
-# What oslo.config reads as the configuration of a service.
+# The service's configuration for oslo.config.
 CREDENTIALS = """\
 [service_credentials]
 auth_type = password
@@ -72,7 +72,7 @@ for kind, action in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 def run(python: str, program: str, user: User, keystone: Keystone, *arguments: str) -> str:
-    """What a program in the other environment said, with its exit code if that is not 0."""
+    """Return the output of a program in the other environment, with its exit code if that is not 0."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "service.conf")
         config.write_text(CREDENTIALS.format(url=keystone.url, user=user))
@@ -82,7 +82,7 @@ def run(python: str, program: str, user: User, keystone: Keystone, *arguments: s
 
 
 def held(server: ZqServer, keystone: Keystone, user: User) -> dict[str, list[Any]]:
-    """The bodies in each queue of a user's project."""
+    """Return the bodies in each queue of a user's project."""
     headers = {"X-Project-ID": user.project, "X-Auth-Token": keystone.token(user.name)}
     listed = ask(server.url, "GET", "/v2/queues?limit=20", headers=headers).document["queues"]
     paths = {each["name"]: f"/v2/queues/{each['name']}/messages?echo=true&limit=20" for each in listed}
@@ -91,7 +91,7 @@ def held(server: ZqServer, keystone: Keystone, user: User) -> dict[str, list[Any
 
 
 def signed(server: ZqServer, keystone: Keystone, queue: str, methods: list[str]) -> str:
-    """An action of Aodh that has a signature of the owner for this queue."""
+    """Return an action of Aodh with the owner's signature for this queue."""
     headers = {"X-Project-ID": OWNER.project, "X-Auth-Token": keystone.token(OWNER.name)}
     terms = {"paths": ["messages"], "methods": methods}
     answer = ask(server.url, "POST", f"/v2/queues/{queue}/share", terms, headers=headers)
@@ -103,7 +103,7 @@ def signed(server: ZqServer, keystone: Keystone, queue: str, methods: list[str])
 
 
 def attempts(server: ZqServer, keystone: Keystone) -> list[tuple[str, str, User, str, list[str]]]:
-    """Each way: its name, the program, whose credentials it has, the queue that must have it, the arguments."""
+    """Return each way of publishing: its name, the program, its user, the target queue, and the arguments."""
     plain, trusted = "ZaqarAlarmNotifier", "TrustZaqarAlarmNotifier"
     action = signed(server, keystone, "signed", ["GET", "POST"])
     return [
@@ -121,7 +121,7 @@ def attempts(server: ZqServer, keystone: Keystone) -> list[tuple[str, str, User,
 
 
 def refusals(server: ZqServer, keystone: Keystone) -> list[tuple[str, str, str]]:
-    """What must not come about: its name, the action, the error that Aodh logs."""
+    """Return requests that must fail: name, action, and the error that Aodh logs."""
     action = signed(server, keystone, "signed", ["GET", "POST"])
     return [
         ("Signed for reading", signed(server, keystone, "signed", ["GET"]), "ResourceNotFound"),
@@ -137,8 +137,11 @@ def refusals(server: ZqServer, keystone: Keystone) -> list[tuple[str, str, str]]
 
 
 def subscribed(python: str, keystone: Keystone) -> str:
-    """What a subscriber that an action names is told of two alarms, where nobody has to agree: else Aodh, which knows
-    no 409, posts nothing once a subscriber has."""
+    """Return the notifications of two alarms that a subscriber in an action's URL receives.
+
+    Confirmation is off: otherwise Aodh, which does not handle status 409, would post nothing once there is a
+    subscriber.
+    """
     with Sink() as sink:
         action = f"zaqar://?topic=told&subscriber={sink.url}/hook"
         said = "".join(run(python, AODH, ALARMS, keystone, "ZaqarAlarmNotifier", action) for _ in range(2))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zq on its embedded store beside what users might pick instead, in turns, 16 connections, 8 queues, durable queues.
+"""zq on its embedded store compared with other queue services, with 16 connections and 8 durable queues.
 
-``python -m bench.others [--rounds 3] [--seconds 2] [--sides NAME,...] [--json FILE]`` needs wrk on PATH, and says
-what it leaves out because it is not here. Redis Streams, beanstalkd and pgmq on PostgreSQL speak no HTTP: they stand
-behind the application and the engine of ``bench.limit_service``. RabbitMQ is asked over its own HTTP API, SQS is
-imitated by moto, whose purpose is tests and not speed, and which keeps all in memory. None of them lists a page or
-moves a message atomically, so there are rows for posts and for taking ten.
+``python -m bench.others [--rounds 3] [--seconds 2] [--sides NAME,...] [--json FILE]`` needs wrk on PATH, and prints
+which services are not installed. Redis Streams, beanstalkd and pgmq on PostgreSQL have no HTTP interface: they run
+behind the application and the engine of ``bench.limit_service``. RabbitMQ is measured over its own HTTP API. SQS is
+simulated by moto, which is made for tests, not for speed, and keeps everything in memory. None of these services lists
+a page or moves a message atomically, so there are rows only for posts and for taking ten messages.
 
-Left out: ElasticMQ, a program for Java that no registry of Python, npm or Debian has.
+ElasticMQ is not included: it needs Java, and no registry of Python, npm or Debian has it.
 """
 
 import argparse
@@ -40,16 +40,16 @@ MOTO: Final = ("moto[server]==5.2.5",)
 FIRST: Final = table.Case(connections=16, size=100, queues=8, tenants=1, backlog=0, processes=1)
 NAMED: Final = ("post 1", "post 10", "claim 10", "claim+settle 10", "pop 10")
 ROWS: Final = [row for row in table.ROWS if row.name in NAMED]
-RABBITMQ: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one on PATH changes the user
+RABBITMQ: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the program on PATH changes the user
 FORM: Final = "application/x-www-form-urlencoded"
-CREDENTIAL: Final = "x/20260101/us-east-1/sqs/aws4_request"  # moto picks the service by it, and checks nothing
+CREDENTIAL: Final = "x/20260101/us-east-1/sqs/aws4_request"  # moto selects the service by it, without verification
 SIGNED: Final = f"AWS4-HMAC-SHA256 Credential={CREDENTIAL}, SignedHeaders=host, Signature=0"
 GUEST: Final = "Basic " + base64.b64encode(b"guest:guest").decode()
 ASKED_BY: Final[Mapping[str, Mapping[str, str]]] = {
     "moto (SQS)": {"AUTHORIZATION": SIGNED, "CONTENT_TYPE": FORM},
     "RabbitMQ": {"AUTHORIZATION": GUEST},
 }
-"""Variables of ``load.lua``."""
+"""Variables of ``load.lua`` for the requests to each service."""
 PUBLISH: Final = json.dumps(
     {
         "properties": {"delivery_mode": 2},
@@ -63,7 +63,7 @@ GET: Final = '{"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"}'
 
 @contextmanager
 def postgresql(programs: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """With pgmq's tables and functions, which its Python package brings; a commit is on disk, as it is by default."""
+    """Run PostgreSQL with pgmq's tables and functions from its Python package; commits are durable, as by default."""
     import pgmq.sql
     import psycopg
 
@@ -90,18 +90,18 @@ def postgresql(programs: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             wait_for(answers, 60, "PostgreSQL answers")
             yield uri, (process.pid,)
         finally:
-            process.send_signal(signal.SIGINT)  # which ends it without waiting for its clients
+            process.send_signal(signal.SIGINT)  # a fast shutdown, which does not wait for clients
             process.wait(60)
 
 
 def moto_environment() -> Path:
-    """The folder of an environment of its own: it brings much."""
+    """Return the folder of an environment for moto, which has many dependencies."""
     return environment(Path.home() / ".cache" / "zq-moto", MOTO, "moto_server")
 
 
 @contextmanager
 def moto() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Queues in the words of SQS, in memory."""
+    """Run moto with queues of SQS in memory."""
     port = free_port()
     program = moto_environment() / "bin" / "moto_server"
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -123,7 +123,7 @@ def moto() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def of_moto(row: table.Row) -> table.Row | None:
-    """The row in SQS's words, of its query protocol. What was taken is deleted by receipts, which no row knows."""
+    """Return the row in SQS's query protocol, `None` if there is none: deletes need receipts, which no row has."""
     text = quote(json.dumps(table.body(FIRST.size)))
     entry = "&SendMessageBatchRequestEntry.{0}.Id=m{0}&SendMessageBatchRequestEntry.{0}.MessageBody={1}"
     words = {
@@ -138,7 +138,7 @@ def of_moto(row: table.Row) -> table.Row | None:
 
 @contextmanager
 def beanstalkd() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each job is on disk before it is acknowledged, as with zq."""
+    """Run beanstalkd, which writes each job to disk before acknowledging it, like zq."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         process = spawn(["beanstalkd", "-l", "127.0.0.1", "-p", str(port), "-b", folder, "-f", "0"])
@@ -151,7 +151,7 @@ def beanstalkd() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 @contextmanager
 def rabbitmq() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Its HTTP API, and one durable queue."""
+    """Run RabbitMQ with its HTTP API and one durable queue."""
     management, port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = f"listeners.tcp.1 = 127.0.0.1:{port}\nmanagement.tcp.port = {management}\n"
@@ -185,11 +185,11 @@ def rabbitmq() -> Iterator[tuple[str, tuple[int, ...]]]:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
-            subprocess.run(["epmd", "-kill"], check=False, capture_output=True)  # its names, which it leaves behind
+            subprocess.run(["epmd", "-kill"], check=False, capture_output=True)  # RabbitMQ leaves epmd running
 
 
 def of_rabbitmq(row: table.Row) -> table.Row | None:
-    """The row in RabbitMQ's words; there is no claim over HTTP, and a post is of one message."""
+    """Return the row for RabbitMQ: over HTTP it has no claims, and a post has one message."""
     words = {
         "post 1": row._replace(posts=0, path="/api/exchanges/%2F/amq.default/publish", terms=PUBLISH),
         "pop 10": row._replace(method="POST", path="/api/queues/%2F/bq0/get", terms=GET),
@@ -198,12 +198,12 @@ def of_rabbitmq(row: table.Row) -> table.Row | None:
 
 
 def load(side: Side, row: table.Row, seconds: float) -> table.Measured:
-    """Load the side, with the headers that it wants."""
+    """Load the side with its own headers."""
     return table.load(side, row, FIRST, seconds, **ASKED_BY.get(side.name, {}))
 
 
 def stock(side: Side, row: table.Row, seconds: float) -> None:
-    """Let there be more than can be taken."""
+    """Post more messages than the row can take."""
     if side.name in WORDS:
         posts = next(words for words in map(WORDS[side.name], (ROWS[1], ROWS[0])) if words)
         if row.drain:
@@ -214,18 +214,18 @@ def stock(side: Side, row: table.Row, seconds: float) -> None:
 
 WORDS: Final[dict[str, Callable[[table.Row], table.Row | None]]] = {"RabbitMQ": of_rabbitmq, "moto (SQS)": of_moto}
 NO_CLAIMS: Final = ("beanstalkd",)
-"""A job is deleted on the connection that reserved it, so a claim cannot pass from one request to the next."""
+"""Services without claims over HTTP: a job must be deleted on the connection that reserved it."""
 
 
 def asked(side: Side, row: table.Row) -> table.Row | None:
-    """The row in the side's words; None if it has none."""
+    """Return the row for the side, `None` if the side does not support it."""
     if side.name in NO_CLAIMS and row.name.startswith("claim"):
         return None
     return WORDS.get(side.name, lambda it: it)(row)
 
 
 def missing() -> dict[str, str]:
-    """What is not here, and how to get it."""
+    """Return the services that are not installed, and how to install them."""
     needed = {
         "Redis Streams": (able("redis-server"), "redis-server: apt-get install redis-server"),
         "beanstalkd": (shutil.which("beanstalkd"), "beanstalkd: apt-get install beanstalkd"),
@@ -245,7 +245,7 @@ def missing() -> dict[str, str]:
 
 
 def postgresql_programs() -> Path | None:
-    """The folder of initdb and postgres; Debian has them beside PATH."""
+    """Return the folder of initdb and postgres, which Debian does not install on PATH."""
     candidates = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
     if on_path := shutil.which("initdb"):
         candidates.insert(0, Path(on_path).parent)
@@ -254,7 +254,7 @@ def postgresql_programs() -> Path | None:
 
 @contextmanager
 def sides(names: Sequence[str]) -> Iterator[list[Side]]:
-    """zq, and of the others those of these names."""
+    """Yield zq and the named other services."""
     with ExitStack() as stack:
         found = stack.enter_context(servers("rocksdb", "granian", ["zq"], FIRST.processes))
 
@@ -302,7 +302,7 @@ def main() -> None:
 
 
 def measured(found: Sequence[Side], row: table.Row, count: int, seconds: float) -> dict[str, list[table.Measured]]:
-    """The rounds of each side, in turns."""
+    """Measure the sides in turn and return the rounds of each."""
     rounds: dict[str, list[table.Measured]] = {side.name: [] for side in found}
     for turn in range(count):
         for side in found:
@@ -314,7 +314,7 @@ def measured(found: Sequence[Side], row: table.Row, count: int, seconds: float) 
 
 
 def cell(rounds: Sequence[table.Measured]) -> str:
-    """What is told of a side."""
+    """Return the table cell of a side."""
     if not rounds:
         return ""
     failed = sum(each.failed for each in rounds)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""zq beside Zaqar on the same store, and zq's queues of 1,000 beside queues of 200,000 waiting messages.
+"""zq compared with Zaqar on the same store, and zq's queues with 1,000 and with 200,000 waiting messages.
 
-``python -m bench.peer [--store mongodb|redis|both] [--seconds N] [--rounds N] ...`` needs wrk on PATH, and
-installs Zaqar into a folder of its own (``--venv``). It prints and asserts nothing; only figures of one run may be
-compared. All runs are interleaved, and each figure is the median of its rounds.
+``python -m bench.peer [--store mongodb|redis|both] [--seconds N] [--rounds N] ...`` needs wrk on PATH, and installs
+Zaqar into its own folder (``--venv``). It asserts nothing; only results of one run may be compared. All runs are
+interleaved, and each result is the median of its rounds.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from tests.servers import ZqServer
 from tests.stores import MongoServer, RedisServer
 
 QUEUES = 8
-# wrk takes the queues bq0 to bq7 in turn.
+# wrk uses the queues bq0 to bq7 in turn.
 EACH = "bq{n}"
 SHALLOW = 1000
-# Requests of one client in one measurement on a shallow and on a deep queue.
+# Requests of one client in each measurement on a shallow and on a deep queue.
 TURNS = 40
 
 
@@ -43,7 +43,7 @@ def rows(echo: str = "&echo=true") -> tuple[Row, ...]:
 
 @contextmanager
 def store(kind: str) -> Iterator[tuple[str, str]]:
-    """A fresh server: zq's URI of it and the plain one for Zaqar."""
+    """Start a new server and yield zq's URI for it and the plain one for Zaqar."""
     if kind == "mongodb":
         with MongoServer(ttl_seconds=60) as mongo:
             yield mongo.uri, f"mongodb://{mongo.address}"
@@ -57,7 +57,7 @@ def workers(count: int) -> str:
 
 
 def beside_the_peer(kind: str, arguments: argparse.Namespace, venv: Path) -> None:
-    """Both services on one store server, in turns."""
+    """Measure both services on one store server, in turn."""
     print(f"\n| {kind}, {arguments.engine}, 16 connections, 8 queues", end=" | ")
     print("zq, requests/s | p50 ms | p99 ms | Zaqar | p99 ms | zq / Zaqar |")
     print("|---|---|---|---|---|---|---|")
@@ -76,7 +76,7 @@ def beside_the_peer(kind: str, arguments: argparse.Namespace, venv: Path) -> Non
 
 
 def report(row: Row, ours: list, theirs: list) -> None:
-    """One line of the table."""
+    """Print a row of the table."""
     rate, base = median(each.per_second for each in ours), median(each.per_second for each in theirs)
     p50, p99 = median(each.p50 for each in ours), median(each.p99 for each in ours)
     slowest = median(each.p99 for each in theirs)
@@ -87,7 +87,7 @@ def report(row: Row, ours: list, theirs: list) -> None:
 
 
 def shallow_and_deep(kind: str, arguments: argparse.Namespace) -> None:
-    """One client on a queue of 1,000 and on one of many waiting messages, in turns."""
+    """Measure one client on a queue with 1,000 and on one with many waiting messages, in turn."""
     print(f"\n| {kind}, one client, requests/s | {SHALLOW:,} waiting | {arguments.waiting:,} waiting | ratio |")
     print("|---|---|---|---|")
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def shallow_and_deep(kind: str, arguments: argparse.Namespace) -> None:
 
 
 def pace(url: str, row: Row, queue: str) -> float:
-    """Requests per second of one client that sends one after the other."""
+    """Return the requests per second of one client that sends one request after the other."""
     connection = HTTPConnection(urlsplit(url).netloc)
     started = time.monotonic()
     for _ in range(TURNS):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waiting costs: ``python -m bench.polls [driver ...]``, drivers as in ``tests/stores.py``. Prints.
+"""Costs of long polls: ``python -m bench.polls [driver ...]``, drivers as in ``tests/stores.py``.
 
-Latency: from a post at one server to the answer of a claim that waits at another (embedded: the same) server.
-Crowd: processor time and memory of a server with a thousand requests that wait on one queue, and on a queue each.
+Latency: from a post at one server to the response of a claim that waits at another (embedded: the same) server. Crowd:
+processor time and memory of a server with a thousand waiting requests, on one queue and on a queue each.
 """
 
 import http.client
@@ -24,21 +24,21 @@ from tests.stores import Stores
 
 ROUNDS = 60
 CROWD = 1000
-# Seconds for which the crowd is watched.
+# Seconds for which the waiting requests are observed.
 WATCHED = 15.0
 CONFIG = f"[server]\nthreads = {4 * CROWD + 16}\nmax_waiters = {4 * CROWD}\n"
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 
 
 class Served(Protocol):
-    """A server."""
+    """A running server."""
 
     @property
     def url(self) -> str: ...
 
 
 class Line:
-    """One connection that is kept open."""
+    """A persistent connection."""
 
     def __init__(self, server: Served) -> None:
         self._connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=120)
@@ -66,7 +66,7 @@ def latency(uri: str) -> None:
 
 
 def handed_over(poster: Served, waiter: Served, rounds: int) -> list[float]:
-    """Seconds of each round from a post at one server to the answer of a claim that waits at the other."""
+    """Return the seconds of each round from a post at one server to the response of a claim that waits at the other."""
     posting, waiting, took = Line(poster), Line(waiter), []
     for _ in range(rounds):
         waiting.send("POST", "/v2/queues/latency/claims?wait=20", {})
@@ -99,13 +99,13 @@ def crowd(uri: str, name: str, queue_of: Callable[[int], str]) -> None:
 
 
 def processor(pid: int) -> float:
-    """Seconds of processor time used so far."""
+    """Return the processor time of the process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory."""
+    """Return the resident memory of the process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a refusal costs the server, beside what it refuses: processor time of one request, in milliseconds.
+"""Cost of a refusal compared with an admitted request: processor time of one request in milliseconds.
 
-``python -m bench.refusals [--engine gunicorn|granian] [--rounds N]`` posts a message of 1 kB again and again on
-one connection, as a project that may and as one that is beyond its rate, in turns. ``behind_proxy`` is on, so that no
-connection pauses. It asserts nothing.
+``python -m bench.refusals [--engine gunicorn|granian] [--rounds N]`` posts a message of 1 kB repeatedly on one
+connection, as a project within its rate and as one beyond it, in turn. ``behind_proxy`` is on, so that no connection is
+paused. It asserts nothing.
 """
 
 import argparse
@@ -28,8 +28,10 @@ WIDE: Final = '{"limits": {"requests": 1000000000, "messages": 1000000000, "byte
 
 
 class Asker:
-    """One connection with a project's credential; a request goes as the client of the standard library sends it, or in
-    one piece."""
+    """A connection with a project's credential.
+
+    A request is sent like the standard library's client does, or in one piece.
+    """
 
     def __init__(self, port: int, credential: str, method: str, whole: bool) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=60)
@@ -39,7 +41,7 @@ class Asker:
         self.opened = 0
 
     def ask(self) -> int:
-        """The status of one request."""
+        """Send a request and return its status."""
         connection, body = self._connection, POSTED if self._method == "POST" else None
         if connection.sock is None:
             connection.connect()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the console's figures cost: ``python -m bench.sampler [queues] [seconds]``.
+"""Cost of the console's metrics: ``python -m bench.sampler [queues] [seconds]``.
 
-Prints how long pages of queues and the points of a queue take, which share of a core the server takes while nobody
-posts, and how many posts a second it takes: with five viewers, with none, and without figures, in turns.
+The command prints how long pages of queues and the points of a queue take, the share of a core that an idle server
+uses, and the posts a second: with five viewers, without viewers, and without metrics, in turn.
 """
 
 import os
@@ -38,7 +38,7 @@ def make(server: ZqServer, queues: int) -> None:
 
 
 def asking(server: ZqServer) -> Callable[[str], None]:
-    """Requests by one connection."""
+    """Return a function that sends requests over one connection."""
     connection = HTTPConnection("127.0.0.1", server.port)
 
     def ask(path: str) -> None:
@@ -62,7 +62,7 @@ def milliseconds(ask: Callable[[str], None], path: str, count: int) -> float:
 
 @contextmanager
 def viewers(server: ZqServer) -> Iterator[None]:
-    """Five consoles: lists and overviews each five seconds, points each two."""
+    """Run five consoles, which request lists and overviews every five seconds and points every two."""
     over = threading.Event()
 
     def look() -> None:
@@ -84,7 +84,7 @@ def viewers(server: ZqServer) -> Iterator[None]:
 
 
 def spent(server: ZqServer) -> float:
-    """Seconds of the processor that its processes have taken."""
+    """Return the processor time of the server's processes in seconds."""
     found = 0.0
     for pid in (server.pid, *server.worker_pids):
         with open(f"/proc/{pid}/stat") as file:
@@ -94,14 +94,14 @@ def spent(server: ZqServer) -> float:
 
 
 def share(server: ZqServer, seconds: float) -> float:
-    """Of a core, within so many seconds."""
+    """Return the share of a core that the server uses within ``seconds``, in percent."""
     before, began = spent(server), time.monotonic()
     time.sleep(seconds)
     return 100 * (spent(server) - before) / (time.monotonic() - began)
 
 
 def posts(server: ZqServer, seconds: float) -> float:
-    """Posts of one message in a second."""
+    """Return the posts of one message a second."""
     until = time.monotonic() + seconds
 
     def go_on(number: int) -> int:
@@ -145,7 +145,7 @@ def main(queues: int = 10_000, seconds: float = 1.0) -> None:
 
 
 def _ratio(some: list[float], others: list[float]) -> float:
-    """Of two series of rounds, each beside the other's."""
+    """Return the median ratio of two series of rounds."""
     return statistics.median(one / other for one, other in zip(some, others, strict=True))
 
 

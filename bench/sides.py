@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers that ``bench.table`` sets beside each other, each on an empty store of its own."""
+"""The servers that ``bench.table`` compares, each on its own empty store."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ ALSO: Final = {"embedded": "rocksdb"}
 
 
 class Side(NamedTuple):
-    """A server that is measured, the processes of it and of its store."""
+    """A measured server, with its processes and those of its store."""
 
     name: str
     url: str
@@ -37,7 +37,7 @@ class Side(NamedTuple):
 
 
 def choice(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Reads names separated by commas; refuses what is none of these."""
+    """Return a parser of comma-separated names, which refuses other names than ``known``."""
 
     def read(given: str) -> list[str]:
         names = [ALSO.get(name.strip(), name.strip()) for name in given.split(",")]
@@ -50,7 +50,7 @@ def choice(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def available(stores: Sequence[str]) -> Iterator[str]:
-    """Of these stores those whose servers are here; says what is missing of the others."""
+    """Yield the stores whose servers are installed; print what is missing for the others."""
     for store in stores:
         try:
             if store == "mongodb":
@@ -63,7 +63,7 @@ def available(stores: Sequence[str]) -> Iterator[str]:
 
 
 class LimitServer(Startable):
-    """``bench.limit_service`` in a process of its own."""
+    """``bench.limit_service`` in its own process."""
 
     def __init__(self, uri: str, engine: str) -> None:
         self._port = free_port()
@@ -97,7 +97,7 @@ class LimitServer(Startable):
 
 
 def seconds_of(pids: tuple[int, ...]) -> float:
-    """Processor time that these processes, and those of their groups, have used."""
+    """Return the processor time of these processes and of their process groups."""
     used = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -112,7 +112,7 @@ def seconds_of(pids: tuple[int, ...]) -> float:
 
 @contextmanager
 def sides(store: str, engine: str, names: Sequence[str], processes: int) -> Iterator[list[Side]]:
-    """The servers, zq with so many processes. The peer has no embedded store, and is left out there."""
+    """Yield the servers, zq with ``processes`` processes. Zaqar has no embedded store and is omitted there."""
     with ExitStack() as stack:
         found = []
         for name in names:
@@ -134,7 +134,7 @@ def sides(store: str, engine: str, names: Sequence[str], processes: int) -> Iter
 
 @contextmanager
 def on_store(store: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """An empty store: its URI, the plain one that Zaqar takes, its processes; nothing where there is none."""
+    """Yield an empty store: its URI, the plain one for Zaqar, and its processes, if it has any."""
     if store == "rocksdb":
         with tempfile.TemporaryDirectory() as folder:
             yield f"rocksdb://{folder}/store", "", ()

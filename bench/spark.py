@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark gets through zq: ``python -m bench.spark [--messages 100000] [--store URI]``.
+"""Throughput of Spark with zq: ``python -m bench.spark [--messages 100000] [--store URI]``.
 
-One server with limits as batch jobs want them (1,000 messages a claim, 4 MiB a post), Spark in one process with two
-tasks at a time, bodies of 100 bytes, batches and rounds of 20,000. Each line: messages a second by the clock, and the
-server's processor time; "Spark alone" is the same without a server. The first job of a kind starts workers, so each has
-a small one before.
+One server has limits for batch jobs (1,000 messages a claim, 4 MiB a post). Spark runs in one process with two tasks at
+a time, bodies of 100 bytes, and batches and rounds of 20,000. Each line has messages a second and the server's
+processor time; "Spark alone" is the same without a server. The first job of a kind starts workers, so a small one
+precedes each.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Bench:
-    """A session, a server and a project that is empty."""
+    """A session, a server and an empty project."""
 
     def __init__(self, spark: Any, server: ZqServer, client: Client, folder: str) -> None:
         self.spark = spark
@@ -39,7 +39,7 @@ class Bench:
         self.place = {"url": server.url, "project": "bench"}
 
     def rows(self, count: int) -> Any:
-        """In memory already."""
+        """Return cached rows."""
         text = "concat(repeat('x', 90), lpad(cast(id as string), 10, '0'))"
         frame = self.spark.range(0, count, 1, 2).selectExpr(f"{text} body").cache()
         frame.count()
@@ -49,7 +49,7 @@ class Bench:
         frame.write.format("zq").options(**self.place).mode("append").save(queue)
 
     def stream(self, source: str, sink: str, **more: str) -> None:
-        """Until nothing is left."""
+        """Run a stream until all messages are processed."""
         options = {"consumer": "bench", "maxMessagesPerBatch": str(BATCH)}
         rows = self.spark.readStream.format("zq").options(**self.place, **options).load(source)
         if sink == "zq":
@@ -66,7 +66,7 @@ class Bench:
         Pipeline(source=queue, stages=[stage], sink="out", **self.place, **size).run(self.spark, until_empty=True)
 
     def seconds(self) -> float:
-        """Processor time of the server's processes."""
+        """Return the processor time of the server's processes."""
         total = 0
         for pid in (self.server.pid, *self.server.worker_pids):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -75,7 +75,7 @@ class Bench:
 
     @contextmanager
     def timed(self, what: str, count: int) -> Iterator[None]:
-        """Prints a line."""
+        """Measure the block and print a line."""
         began, used = time.monotonic(), self.seconds()
         yield
         took, used = time.monotonic() - began, self.seconds() - used
@@ -83,19 +83,19 @@ class Bench:
 
 
 def narrow(frame: Any) -> Any:
-    """Nothing leaves the JVM."""
+    """Transform the frame inside the JVM."""
     return frame.selectExpr("upper(body) body")
 
 
 def in_python(frame: Any) -> Any:
-    """A function of Python on each row."""
+    """Apply a Python function to each row."""
     from pyspark.sql.functions import udf
 
     return frame.select(udf(lambda body: body[::-1], "string", useArrow=False)("body").alias("body"))
 
 
 def measure(bench: Bench, count: int) -> None:
-    """All lines."""
+    """Print all lines."""
     warm, frame = bench.rows(WARM), bench.rows(count)
     bench.write(warm, "warm")
     for turn in range(2):

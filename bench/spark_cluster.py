@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A standalone Spark cluster on this machine: a master and two workers, each a process of its own."""
+"""A standalone Spark cluster on this machine: a master and two workers, each in its own process."""
 
 import os
 import re
@@ -15,7 +15,7 @@ MEMORY = "1g"
 
 
 class Cluster:
-    """As a context manager it starts, and in the end nothing of it is left. ``url`` is what sessions take as master."""
+    """A cluster as a context manager that stops all its processes. ``url``: the master for sessions."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.url = f"spark://127.0.0.1:{free_port()}"
@@ -57,7 +57,7 @@ class Cluster:
 
 
 def ended(process: "subprocess.Popen[Any]") -> None:
-    """Kill it and all that it has started."""
+    """Kill the process and all processes that it has started."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(20)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ten messages cost by SQS and by REST, in this process: ``python -m bench.sqs [--store URI]``.
+"""Cost of ten messages over SQS and over REST, in this process: ``python -m bench.sqs [--store URI]``.
 
-Both sides are the same application on the same store, called as an engine calls it; times are those of the processor,
-so that other programs of the machine count for little, and rounds are short, so that some are not disturbed at all. It
-prints microseconds a request, the least of its rounds.
+Both interfaces belong to the same application on the same store, called as an engine calls it. Times are processor
+times, to exclude other programs, and rounds are short, so that some are not disturbed. The command prints microseconds
+a request, the minimum of its rounds.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TEN = range(10)
 REST = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": PROJECT}
 QUEUE = f"http://localhost/{PROJECT}/sqs"
 encode, decode = msgspec.json.encode, msgspec.json.decode
-# Ten messages, as they are sent.
+# Ten messages of a request.
 SENT = encode({"QueueUrl": QUEUE, "Entries": [{"Id": str(at), "MessageBody": BODY} for at in TEN]})
 POSTED = encode({"messages": [{"body": BODY} for _ in TEN]})
 
@@ -47,12 +47,12 @@ class Sides:
         self.ask("PUT", "/v2/queues/rest", REST, {"_default_message_ttl": 345_600})
 
     def ask(self, method: str, path: str, headers: dict[str, str], document: Any = None) -> Any:
-        """The answer's document."""
+        """Send a request and return the document of the response."""
         raw = self.raw(method, path, headers, b"" if document is None else encode(document))
         return decode(raw) if raw else None
 
     def raw(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
-        """The answer as it travels."""
+        """Send a request and return the encoded response."""
         path, _, query = path.partition("?")
         called: list[str] = []
         env = create_environ(path, query, method=method, headers=headers, body=body, host="localhost")
@@ -61,7 +61,7 @@ class Sides:
         return raw
 
     def sqs(self, operation: str, **given: Any) -> Any:
-        """What an operation answers."""
+        """Call an operation and return its response."""
         return self.ask("POST", "/", headers_of(operation), given)
 
     def send(self) -> None:
@@ -76,23 +76,23 @@ class Sides:
         assert len(self.sqs("DeleteMessageBatch", QueueUrl=QUEUE, Entries=entries)["Successful"]) == 10
 
     def claim(self) -> tuple[str, list[str]]:
-        """The claim's id, and those of its messages."""
+        """Claim ten messages and return the claim's id and the messages' ids."""
         found = self.ask("POST", "/v2/queues/rest/claims?limit=10", REST, {"ttl": 60, "grace": 60})["messages"]
         return found[0]["href"].partition("claim_id=")[2], [each["id"] for each in found]
 
     def claim_and_delete(self) -> None:
-        """Whoever holds the messages, and nothing is told of them."""
+        """Claim and delete messages, without a result for each."""
         claim, ids = self.claim()
         self.ask("DELETE", f"/v2/queues/rest/messages?ids={','.join(ids)}&claim_ids={claim}", REST)
 
     def claim_and_settle(self) -> None:
-        """Only if they are held, as by SQS."""
+        """Claim and settle messages, which must be claimed, as with SQS."""
         claim, ids = self.claim()
         assert self.ask("POST", f"/v2/queues/rest/claims/{claim}/settle", REST, {"delete": ids})["deleted"] == 10
 
 
 def cost(work: Callable[[], None], count: int) -> float:
-    """Microseconds of the processor for one."""
+    """Return the processor time of one call in microseconds."""
     began = time.process_time()
     for _ in range(count):
         work()
@@ -100,7 +100,7 @@ def cost(work: Callable[[], None], count: int) -> float:
 
 
 def main() -> None:
-    """All pairs, in turns."""
+    """Measure all pairs, in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", default="memory:", help="the store's URI")
     parser.add_argument("--count", type=int, default=5, help="requests of a kind in a round")
@@ -116,7 +116,7 @@ def main() -> None:
     }
     least: dict[str, list[float]] = {name: [float("inf")] * 2 for name in pairs}
     for _ in range(chosen.rounds):
-        for _ in range(chosen.count):  # for the second of those that take
+        for _ in range(chosen.count):  # messages for the second of two receiving calls
             sides.send()
             sides.post()
         for name, works in pairs.items():

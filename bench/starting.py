@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the client takes to import, and the command line to say what it can: ``python -m bench.starting [N]``.
+"""Time to import the client and to print the command line's help: ``python -m bench.starting [N]``.
 
-Whole processes, the starts of an empty one beside them. What a neighbour takes shows in the time by the clock more than
-in that of the processor.
+The times are of whole processes, compared with an empty one. Other load of the machine affects the wall time more than
+the processor time.
 """
 
 import statistics
@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Milliseconds of one run: by the clock, and of the processor."""
+    """Return the milliseconds of one run: wall time and processor time."""
     before, began = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     ended, after = time.perf_counter(), getrusage(RUSAGE_CHILDREN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print figures of the source's structure: sizes, imports and wiring. Run ``python -m bench.structure``."""
+"""Metrics of the source's structure: sizes, imports and wiring. Run ``python -m bench.structure``."""
 
 import argparse
 import ast
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-# Above these sizes a file or function is listed; nothing refuses it.
+# Files and functions above these sizes are listed; there is no limit.
 MAX_FILE_LINES: Final = 600
 MAX_FUNCTION_LINES: Final = 50
 MAX_IMPORTS: Final = 12
@@ -166,7 +166,7 @@ def print_sizes(known: Modules, root: Path) -> None:
 
 
 def print_structure(known: Modules) -> None:
-    """Print how many units, floors, cycles, assignments from outside, and importers of the whole broker there are."""
+    """Print the numbers of units, floors, cycles, assignments from outside, and importers of the whole broker."""
     files = {module: imported(module, tree, known) for module, tree in known.items()}
     units: dict[str, set[str]] = defaultdict(set)
     for module, targets in files.items():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenancy costs a request whose credential is cached, in processor time: at most 3 µs (tenancy 6).
+"""Processor time that tenancy adds to a request with a cached credential: at most 3 µs (tenancy 6).
 
-``python -m bench.tenancy`` sends requests through the whole application to a resource that does nothing: with no
-strategy, with a cached token, with one that has scopes, and with headers that say what is left of the rates. It prints
-what each takes longer than the first, and fails above the bound. On a busy machine: run it again.
+``python -m bench.tenancy`` sends requests through the whole application to a resource that does nothing: without a
+strategy, with a cached token, with a token with scopes, and with rate limit headers. It prints how much longer each
+takes than the first, and fails above the limit. On a busy machine, run it again.
 """
 
 import gc
@@ -26,17 +26,17 @@ from zq.storage import connect
 
 # Processor time of one request, in microseconds.
 BOUND: Final = 3.0
-# Rounds, of which each has all rows, so that all have the same neighbours on the machine.
+# Number of rounds. Each round has all rows, so that other load of the machine is the same for all.
 ROUNDS: Final = 400
 CALLS: Final = 100
 SCOPES: Final = ("produce:queue/orders.*", "consume+observe:queue/jobs.**")
 HEADERS: Final = {"Client-ID": str(uuid4()), "Host": "127.0.0.1:8888", "Accept": "application/json", "User-Agent": "x"}
-# So wide that nothing is refused.
+# Limits so large that no request is refused.
 WIDE: Final = Quota(requests=1 << 40, messages=1 << 40, bytes=1 << 50)
 
 
 class Nothing:
-    """A resource that does nothing, for those who may post to the queue."""
+    """A resource that does nothing, for callers that may post to the queue."""
 
     policy = {"GET": "messages:create"}
 
@@ -46,7 +46,7 @@ class Nothing:
 
 
 class Row:
-    """One kind of request, and what it took."""
+    """A kind of request and its times."""
 
     def __init__(self, name: str, app: App, **headers: str) -> None:
         app.add_route("/nothing/{queue}", Nothing())
@@ -70,7 +70,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """The first is what the others are compared with."""
+    """Return the rows; the others are compared with the first."""
     storage, clock = connect("memory:"), ManualClock(time.time())
     made = [Row("no strategy", create_app(Broker(storage, clock)), **{"X-Project-ID": "acme"})]
     for name, scopes, tells in (("token", None, 0), ("token with scopes", SCOPES, 0), ("and headers", SCOPES, 1)):

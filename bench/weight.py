@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a waiting message weighs: bytes in the store, and of the server's memory.
+"""Size of a waiting message: bytes in the store and of the server's memory.
 
-``python -m bench.weight [--stores rocksdb,redis,mongodb] [--count 100000] [--size 139]``. Redis is asked for its
-memory, MongoDB, after a checkpoint, for the files of data and indexes; the embedded store's folder is measured once its
-server has ended, log and tables together.
+``python -m bench.weight [--stores rocksdb,redis,mongodb] [--count 100000] [--size 139]``. For Redis it is the memory,
+and for MongoDB, after a checkpoint, the size of data and index files; the embedded store's folder, log and tables, is
+measured after its server has stopped.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tests.servers import ZqServer
 
 
 def stored(store: str, uri: str) -> int:
-    """Bytes that the store takes now."""
+    """Return the bytes that the store uses now."""
     if store == "redis":
         return int(redis.Redis.from_url(uri).info("memory")["used_memory"])
     if store == "mongodb":

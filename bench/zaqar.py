@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer: Zaqar from the package index in a virtual environment of its own, on a store that is given.
+"""Zaqar from the package index, in its own virtual environment, on a given store.
 
-``python -m bench.zaqar`` makes the environment, and fails if that cannot be done.
+``python -m bench.zaqar`` creates the environment, and fails if that is impossible.
 """
 
 import os
@@ -49,7 +49,7 @@ enabled = false
 
 
 def environment(folder: Path = FOLDER, packages: Sequence[str] = PACKAGES, program: str = "gunicorn") -> Path:
-    """The folder of a virtual environment that holds packages and their program; made when it is not there yet."""
+    """Return the folder of a virtual environment with packages and their program; create it if it does not exist."""
     if not (folder / "bin" / program).exists():
         print(f"Installing {packages[0]} into {folder} ...", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a process of ours serves a URL: ``python devstack/ready.py PID URL``, called by ``ready`` of the scripts.
+"""Wait until a process serves a URL: ``python devstack/ready.py PID URL``, called by ``ready`` of the scripts.
 
-The process, or a child of it, must be the one that listens on the URL's port, and must still live when it has answered.
-No other program that listens there gets a request. A URL that is not of HTTP is ready when its port is open.
+The process, or a child of it, must listen on the URL's port, and must still run after its response. Another program
+that listens there gets no request. A URL with another scheme than HTTP is ready when its port is open.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 PROC: Final = Path("/proc")
-# Seconds that a process may take to serve.
+# Seconds that a process may take to start.
 PATIENCE: Final = 60.0
 # The state of a listening socket in the kernel's tables.
 LISTENING: Final = "0A"
@@ -31,14 +31,14 @@ def is_alive(pid: int) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether the process or a child of it listens on the port; where the kernel has no tables, assume so."""
+    """Return whether the process or a child of it listens on the port; without the kernel's tables, assume so."""
     if not (PROC / "net/tcp").exists():
         return True
     return bool(_listening_sockets(port) & {socket for member in _family(pid) for socket in _sockets(member)})
 
 
 def answers(url: str) -> bool:
-    """Return whether an HTTP URL is answered with a success; True for other URLs."""
+    """Return whether an HTTP URL returns a success; True for other URLs."""
     if urlsplit(url).scheme != "http":
         return True
     try:
@@ -60,12 +60,12 @@ def wait(pid: int, url: str) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of a process behind its name: its state, the process id of its parent, and more."""
+    """Return the fields of a process after its name: its state, the process id of its parent, and more."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def _family(pid: int) -> set[int]:
-    """Return the process and all below it."""
+    """Return the process and all its descendants."""
     parents: dict[int, int] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit():

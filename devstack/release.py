@@ -17,14 +17,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 NUMBER: Final = r"(\d+\.\d+\.\d+)"
-# The pattern of the version in each file that has one. Packages get their version from the first file.
+# The pattern of the version in each file that has it. Packages get their version from the first file.
 PLACES: Final = {
     "zq/__init__.py": rf'^__version__ = "{NUMBER}"$',
     "CHANGELOG.md": rf"^## \[(?:Unreleased\] )?{NUMBER}\b",
     "Dockerfile": rf'^LABEL org\.opencontainers\.image\.version="{NUMBER}"',
     "deploy/kubernetes/base/kustomization.yaml": rf"^ +newTag: {NUMBER}$",
 }
-# Everything that the image is built from.
+# The files from which the image is built.
 CONTEXT: Final = (
     *("Dockerfile", ".dockerignore", "etc/requirements.lock"),
     *("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "zq"),
@@ -33,7 +33,7 @@ IMAGE: Final = "registry.example.org/zq"
 
 
 class ReleaseRefused(Exception):
-    """The commit cannot be released. The sentence says why."""
+    """A commit that cannot be released; the message says why."""
 
 
 def versions(root: Path) -> Iterator[tuple[str, str]]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What expiry costs and gives back: ``python -m bench.expiry``, whose ``--help`` tells the parts. Prints."""
+"""Costs and effects of expiry: ``python -m bench.expiry``; ``--help`` describes the parts."""

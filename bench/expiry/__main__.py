@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.expiry [sweep] [space] [claims] [--store S] ...``: the parts that are named, else all.
+"""``python -m bench.expiry [sweep] [space] [claims] [--store S] ...`` runs the named parts, by default all.
 
-It asserts nothing: machines are noisy, so only figures of one run may be compared. Each part prints a table as soon as
-it has one, and can be run alone; ``claims`` takes some minutes a round.
+It asserts nothing; only results of one run may be compared, because of the machine's other load. Each part prints a
+table as soon as it is complete, and can run by itself; ``claims`` takes some minutes a round.
 """
 
 import argparse

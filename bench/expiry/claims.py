@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S-B5: claims over HTTP while a million messages fall due at once, beside the same before that and after it.
+"""Claims over HTTP while a million messages fall due, compared with the time before and after (S-B5).
 
-The due messages lie in a queue of their own, or all along the queue that is claimed from. Latencies are those of
-requests that began in the phase; *during* ends when nothing that has expired is left.
+The due messages are in another queue, or spread over the queue of the claims. Latencies are those of requests that
+began in the phase; *during* ends when no expired message is left.
 """
 
 import argparse
@@ -21,25 +21,25 @@ from zq.model.expiry import Expiry
 OTHER = QueueRef(QUEUE.project, "other")
 CLAIM = f"/v2/queues/{QUEUE.name}/claims?limit=10"
 LEASE = {"ttl": 60, "grace": 60}
-# Messages to be claimed when the due ones lie elsewhere; among them one stands behind each ``SHARE``.
+# Messages to claim if the due ones are in another queue; otherwise one of them follows every ``SHARE`` due ones.
 LIVING = 300_000
 SHARE = 9
 WARM = 5.0
-# Seconds between looks at what is left: each counts it.
+# Seconds between counts of the expired messages, which cost the store time.
 LOOK = 5.0
-# Messages a second that a slow machine loads.
+# Messages a second that a slow machine can post.
 LOADING = 9_000
 
 
 class Sample(NamedTuple):
-    """One claim."""
+    """A claim: its start and its duration."""
 
     began: float
     took: float
 
 
 class Claimers:
-    """Clients on connections of their own that claim again and again; a context manager that starts and joins them."""
+    """Clients with their own connections that claim repeatedly; a context manager that starts and joins them."""
 
     def __init__(self, server: ZqServer, connections: int, rate: int) -> None:
         self.samples: list[Sample] = []
@@ -68,7 +68,7 @@ class Claimers:
             time.sleep(max(0.0, planned - time.perf_counter()) if self._pause else 0)
 
     def between(self, first: float, last: float) -> list[float]:
-        """What claims of a phase took, in milliseconds."""
+        """Return the durations of claims in a phase, in milliseconds."""
         return [sample.took * 1e3 for sample in self.samples if first <= sample.began < last]
 
 
@@ -82,11 +82,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace, number: int, queue: QueueRef) -> None:
-    """One line of the table."""
+    """Print a row of the table."""
     with store(arguments.store) as (uri, _):
         due = load(arguments, uri, queue)
         with ZqServer(uri) as server:
-            # No sooner, or they would have claimed much of what is to fall due.
+            # Earlier, the clients would claim many of the messages that are to fall due.
             wait_for(lambda: time.time() >= due - arguments.seconds - WARM, 3600, "the moment before")
             with Claimers(server, arguments.connections, arguments.rate) as claimers:
                 time.sleep(WARM)
@@ -104,7 +104,7 @@ def measure(arguments: argparse.Namespace, number: int, queue: QueueRef) -> None
 
 
 def load(arguments: argparse.Namespace, uri: str, queue: QueueRef) -> float:
-    """Fill both queues; the moment at which the crowd falls due, a while after this returns."""
+    """Fill both queues and return the time at which the messages fall due, some time after the return."""
     with opened(uri, Expiry(sweep=False)) as storage:
         now = storage.now()
         ttl = int(arguments.due / LOADING + 2 * WARM + arguments.seconds) + 60
@@ -121,7 +121,7 @@ def load(arguments: argparse.Namespace, uri: str, queue: QueueRef) -> float:
 
 
 def until_gone(server: ZqServer, patience: float) -> float:
-    """Seconds until nothing that has expired is left; ``patience`` if that is not enough."""
+    """Return the seconds until no expired message is left, at most ``patience``."""
     began = time.perf_counter()
     while (took := time.perf_counter() - began) < patience:
         time.sleep(LOOK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores full of messages that expire when they are told to, filled by the driver itself."""
+"""Stores full of messages that expire at chosen times, filled by the driver itself."""
 
 import contextlib
 import os
@@ -17,15 +17,15 @@ from zq.storage.api import Storage
 QUEUE = QueueRef(PROJECT, "jobs")
 # Messages in one post.
 POST = 500
-# Seconds that no run lasts.
+# A lifetime in seconds that no run reaches.
 FOR_GOOD = 10_000_000
-# Options under which a store is filled faster.
+# Options that make filling a store faster.
 UNSAFE: dict[str, dict[str, object]] = {"rocksdb": {"sync": "never"}, "mongodb": {"journal": False}}
 
 
 @contextlib.contextmanager
 def store(driver: str) -> Iterator[tuple[str, Path]]:
-    """The URI of an empty store, and the folder of an embedded one."""
+    """Yield the URI of an empty store, and the folder of an embedded one."""
     stores = Stores()
     try:
         with tempfile.TemporaryDirectory(prefix="zq-bench-") as folder:
@@ -36,7 +36,7 @@ def store(driver: str) -> Iterator[tuple[str, Path]]:
 
 @contextlib.contextmanager
 def opened(uri: str, expiry: Expiry | None = None) -> Iterator[Storage]:
-    """The store as this process may use it: not safe from a power cut."""
+    """Open the store with options that are not safe in a power failure."""
     storage = connect(uri, UNSAFE.get(uri.split(":")[0]), expiry)
     try:
         yield storage
@@ -45,7 +45,7 @@ def opened(uri: str, expiry: Expiry | None = None) -> Iterator[Storage]:
 
 
 def post(storage: Storage, queue: QueueRef, ttls: list[int], now: Seconds) -> None:
-    """A message of about 200 bytes for each ttl, which hardly compress."""
+    """Post a message of about 200 bytes for each TTL, with bodies that hardly compress."""
     for start in range(0, len(ttls), POST):
         part = ttls[start : start + POST]
         drafts = [
@@ -56,6 +56,6 @@ def post(storage: Storage, queue: QueueRef, ttls: list[int], now: Seconds) -> No
 
 
 def fill(storage: Storage, queue: QueueRef, count: int, now: Seconds, ttl: int = FOR_GOOD) -> None:
-    """So many messages of one ttl."""
+    """Post ``count`` messages with the same TTL."""
     for start in range(0, count, 100 * POST):
         post(storage, queue, [ttl] * min(100 * POST, count - start), now)

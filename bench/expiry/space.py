@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Space that comes back when every other message has expired: the embedded store's files, the others' own figures."""
+"""Space that is reclaimed after every other message has expired: files of the embedded store, metrics of others."""
 
 import argparse
 import time
@@ -78,14 +78,14 @@ def networked(arguments: argparse.Namespace) -> None:
 
 
 def load(storage: Storage, count: int) -> None:
-    """Messages that expired a minute ago among as many that live."""
+    """Post messages that expired a minute ago, alternating with as many live ones."""
     pattern = [TTL, FOR_GOOD] * (POST // 2)
     for _ in range(0, count, POST):
         post(storage, QUEUE, pattern, storage.now() - 2 * TTL)
 
 
 def collecting(collector: bool) -> AbstractContextManager[object]:
-    """RocksDB as the driver sets it up, or without the compaction of files that are mostly tombstones."""
+    """Use RocksDB as the driver configures it, or without the compaction of files that are mostly tombstones."""
     if collector:
         return nullcontext()
     original = Tuning.family
@@ -98,7 +98,7 @@ def collecting(collector: bool) -> AbstractContextManager[object]:
 
 
 class Deaf:
-    """RocksDB's options, which take every setting but the collector."""
+    """RocksDB's options, except for the setting of that compaction."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -108,16 +108,16 @@ class Deaf:
 
 
 def used(folder: Path) -> int:
-    """Bytes of the files that hold the messages; the log is not among them."""
+    """Return the bytes of the files with messages, without the log."""
     total = 0
     for file in folder.rglob("*.sst"):
-        with suppress(FileNotFoundError):  # a compaction is done with it
+        with suppress(FileNotFoundError):  # a compaction has removed it
             total += file.stat().st_size
     return total
 
 
 def flush(storage: OrderedStorage) -> None:
-    """Everything from memory into files."""
+    """Flush all memtables to files."""
     with storage._handle as (store, _):
         for view in store._views.values():
             view.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S-B3: a sweep costs what has expired, not what lives; beside it a full scan that looks at each message's expiry."""
+"""Cost of a sweep, which depends on the expired messages and not on the live ones, compared with a full scan (S-B3)."""
 
 import argparse
 import time
@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
 
-# Seconds between the moments at which each round's messages expire.
+# Seconds between the expiry times of the messages of two rounds.
 APART = 1000
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 PAGE = 1000
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(storage: Storage, uri: str, living: int, rounds: int) -> None:
-    """One line of the table: of the messages 1 % expire before each round, spread over the queue."""
+    """Print a row of the table: before each round 1 % of the messages expire, spread over the queue."""
     now = storage.now()
     load(storage, living, rounds, now)
     swept, empty, scanned, gone = [], [], [], 0
@@ -50,7 +50,7 @@ def measure(storage: Storage, uri: str, living: int, rounds: int) -> None:
 
 
 def load(storage: Storage, living: int, rounds: int, now: Seconds) -> None:
-    """In each hundred messages that live one stands that expires before the first round, one before the second …"""
+    """Post messages: to each hundred live ones, one that expires before the first round, one before the second, …"""
     pattern = [FOR_GOOD] * 100 + [APART * number for number in range(1, rounds + 1)]
     pattern *= 5 * POST // 100
     while living > 0:
@@ -59,14 +59,14 @@ def load(storage: Storage, living: int, rounds: int, now: Seconds) -> None:
 
 
 def timed(work):
-    """Seconds that it took, and what it answered."""
+    """Call `work` and return the seconds that it took, and its result."""
     began = time.perf_counter()
     answer = work()
     return time.perf_counter() - began, answer
 
 
 def full_scan(storage: Storage, uri: str, now: Seconds) -> int:
-    """How many messages have expired, by looking at each; deletes nothing."""
+    """Return the number of expired messages by reading all messages, without deleting any."""
     if isinstance(storage, OrderedStorage):
         moment = layout.ms(now)
         with storage._handle as (records, _):
@@ -78,7 +78,7 @@ def full_scan(storage: Storage, uri: str, now: Seconds) -> int:
             return messages.count_documents({"e": {"$lte": DatetimeMS(layout.ms(now))}}, hint=[("$natural", 1)])
     marker, count, page = 0, 0, None
     while page is None or page.items:
-        # At a moment at which all of them live, so that each is looked at.
+        # At a time at which all messages are live, so that each is read.
         page = storage.messages.list(QUEUE, marker, PAGE, EVERYTHING, now - APART)
         count += sum(message.expires <= now for message in page.items)
         marker = int(page.next or 0)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish and subscribe over HTTP (S-D4): ``python -m bench.topics``, whose ``--help`` tells the options."""
+"""Publish and subscribe over HTTP (S-D4): ``python -m bench.topics``; ``--help`` describes the options."""

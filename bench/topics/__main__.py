@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.topics [--drivers D ...] [--engines E ...]``: a line for each driver and engine.
+"""``python -m bench.topics [--drivers D ...] [--engines E ...]`` prints a line for each driver and engine.
 
-One by one: a publisher that sends one message when it has the answer to the last, and a reader of a stream; the time is
-from sending to having it there. Batches: the same with a hundred at a time. Publish only: nobody reads. Operations: of
-the store, while one publisher sends at a fixed rate to one and to ten readers. It asserts nothing but that each message
-came: machines are noisy, so only figures of one run may be compared.
+One by one: a publisher that sends the next message after the response to the last, and a reader of a stream; the time
+is from sending to reading. Batches: the same with a hundred messages at a time. Publish only: there is no reader.
+Operations: those of the store, while one publisher sends at a fixed rate to one and to ten readers. The command only
+asserts that each message arrived; only results of one run may be compared, because of the machine's other load.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from tests.stores import Stores
 BATCH = 100
 MANY_PUBLISHERS = 4
 MANY_READERS = 10
-# Batches per second while operations are counted, of ``PACED`` messages.
+# Batches per second, of ``PACED`` messages each, while operations are counted.
 RATE = 50.0
 PACED = 10
-# Of counting operations, in turns, for a store has work of its own.
+# Number of rounds of counting operations, because a store has other operations too.
 ROUNDS = 3
-# A round costs operations of its own, and would fall into some of the measurements.
+# A sweep needs operations, which would affect some of the measurements.
 NO_SWEEPS = "[expiry]\nsweep_interval = 3600\n"
 HEAD = (
     "driver, engine",
@@ -46,7 +46,7 @@ HEAD = (
 
 
 class Bench:
-    """The measurements of one server. Each has a project of its own, and so a log that nothing falls off yet."""
+    """The measurements of one server. Each uses its own project, whose log is not trimmed yet."""
 
     def __init__(self, uri: str, server: ZqServer, arguments: argparse.Namespace) -> None:
         self._uri, self._server = uri, server
@@ -55,7 +55,7 @@ class Bench:
 
     @contextmanager
     def run(self, project: str, batch: int, publishers: int, readers: int) -> Iterator[Run]:
-        """Everybody is there to publish to and read the project's topic."""
+        """Yield a run with publishers and readers of the project's topic."""
         with ExitStack() as stack:
             writing = [Publisher(self._server, project, "bench", batch, self._size) for _ in range(publishers)]
             reading = [Reader(self._server, project, "/v2/topics/bench/stream") for _ in range(readers)]
@@ -65,21 +65,22 @@ class Bench:
             self.gaps += sum(reader.gaps for reader in reading)
 
     def flow(self, project: str, batch: int, publishers: int, readers: int) -> Flow:
-        """As fast as can be."""
+        """Run publishers at full speed and return the flow."""
         with self.run(project, batch, publishers, readers) as run:
             return run.at_full_speed(self._seconds)
 
     def operations(self, readers: int) -> float:
-        """Of the store, per second."""
+        """Return the store's operations per second."""
         with counter(self._uri, self._server) as count, self.run("paced", PACED, 1, readers) as run:
             before = count()
             flow = run.at(RATE, self._seconds)
             return (count() - before) / flow.took
 
     def row(self) -> list[str]:
-        """The cells of a line but the first."""
+        """Return the cells of a row, except the first."""
         self.flow("warm", 1, 1, 1)
-        # First, while the store has nothing else to do: what has fallen off full logs is removed behind their backs.
+        # Operations are first, while the store has no other work: batches trimmed from full logs are removed in the
+        # background.
         pairs = [(self.operations(1), self.operations(MANY_READERS)) for _ in range(ROUNDS)]
         single = self.flow("single", 1, 1, 1)
         cuts = [cut * 1e3 for cut in statistics.quantiles(single.latencies, n=100)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishers and readers do at once, in one thread, so that nothing but the server is waited for."""
+"""Publishers and readers in one thread, which waits only for the server."""
 
 import select
 import time
@@ -14,8 +14,11 @@ PATIENCE = 30.0
 
 
 class Flow(Struct):
-    """``took``: seconds until the last answer, and the last message at each reader. ``latencies``: seconds from sending
-    a batch to having its first message, with one publisher and one reader."""
+    """The results of a measurement.
+
+    ``took``: seconds until the last response and the last message of each reader. ``latencies``: seconds from sending a
+    batch to reading its first message, with one publisher and one reader.
+    """
 
     published: int
     took: float
@@ -23,12 +26,12 @@ class Flow(Struct):
 
     @property
     def rate(self) -> float:
-        """Messages per second."""
+        """Return the messages per second."""
         return self.published / self.took
 
 
 class Run:
-    """One measurement."""
+    """A measurement with publishers and readers."""
 
     def __init__(self, publishers: Sequence[Publisher], readers: Sequence[Reader]) -> None:
         self._publishers, self._readers = publishers, readers
@@ -42,7 +45,7 @@ class Run:
         self._began = 0.0
 
     def at_full_speed(self, seconds: float) -> Flow:
-        """Each publisher sends when it has its answer."""
+        """Publish at full speed: each publisher sends after the response to its last batch."""
         self._began = time.perf_counter()
         for publisher in self._publishers:
             self._send(publisher)
@@ -53,7 +56,7 @@ class Run:
         return self._flow()
 
     def at(self, rate: float, seconds: float) -> Flow:
-        """The first publisher sends so many batches per second, or as many as are answered."""
+        """Publish ``rate`` batches per second with the first publisher, or as many as are answered."""
         self._began = time.perf_counter()
         due, last = self._began, self._began + seconds
         publisher = self._publishers[0]
@@ -78,7 +81,7 @@ class Run:
         return [self._lines[number] for number, _ in ready]
 
     def _heard(self, line: Publisher | Reader) -> bool:
-        """Whether the line is a publisher's, and its answer is complete."""
+        """Read from the connection, and return whether a publisher's response is complete."""
         if isinstance(line, Publisher):
             done = line.answered()
             self._answered += line.batch if done else 0

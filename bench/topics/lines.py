@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of the benchmark, on which little is done: requests are prepared, and events are counted, not read."""
+"""Connections of the benchmark, which do little work: requests are prepared, and events are counted, not parsed."""
 
 import json
 import re
@@ -16,7 +16,7 @@ END: Final = b"\r\n\r\n"
 
 
 class Line:
-    """One connection that is kept open."""
+    """A persistent connection."""
 
     def __init__(self, server: ZqServer, project: str) -> None:
         self._project = project
@@ -37,7 +37,7 @@ class Line:
 
 
 class Publisher(Line):
-    """Publishes the same batch again and again."""
+    """A connection that publishes the same batch repeatedly."""
 
     def __init__(self, server: ZqServer, project: str, topic: str, batch: int, size: int) -> None:
         super().__init__(server, project)
@@ -50,7 +50,7 @@ class Publisher(Line):
         self._socket.sendall(self._request)
 
     def answered(self) -> bool:
-        """Read what has come; whether the answer is complete."""
+        """Read available data and return whether the response is complete."""
         self._answer += self._socket.recv(PORTION)
         head, end, body = self._answer.partition(END)
         if not end:
@@ -65,7 +65,7 @@ class Publisher(Line):
 
 
 class Reader(Line):
-    """Reads a stream."""
+    """A connection that reads a stream."""
 
     def __init__(self, server: ZqServer, project: str, path: str) -> None:
         super().__init__(server, project)
@@ -78,10 +78,10 @@ class Reader(Line):
         self._rest = b""
 
     def messages(self) -> int:
-        """Read what has come; how many messages that were."""
+        """Read available data and return the number of messages in it."""
         read = self._socket.recv(PORTION)
         assert read, "the stream has ended"
         data = self._rest + read
-        self._rest = data[-len(MESSAGE) + 1 :]  # too short to be counted again
+        self._rest = data[-len(MESSAGE) + 1 :]  # too short to be counted twice
         self.gaps += data.count(GAP)
         return data.count(MESSAGE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many operations a store has carried out so far, by its own account."""
+"""The number of operations of a store, from its own metrics."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ VERBS = re.compile(r'^zq_storage_seconds_count\{[^}]*verb="topics\.[^}]*\} (\S+)
 
 @contextmanager
 def counter(uri: str, server: ZqServer) -> Iterator[Callable[[], float]]:
-    """A function that tells the number: MongoDB's and Redis's commands; of the embedded store, calls of its verbs."""
+    """Yield a function that returns the number: commands of MongoDB and Redis, or verbs of the embedded store."""
     if uri.startswith("rocksdb:"):
         yield lambda: sum(map(float, VERBS.findall(ask(server.url, "GET", "/metrics").body.decode())))
     elif uri.startswith("redis:"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of requests with keys, fences, stages and commits."""
+"""Rules for requests with idempotency keys, fences, stages and commits."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ STAGES = ["s1", "s2", "s.3"]
 
 
 class Batches(Pair):
-    """A store beside its oracle."""
+    """Rules that apply each request to the store and to its oracle."""
 
     @rule(at=QUEUES, batch=FEW, once=ONCES)
     def post_once(self, at: int, batch: Sequence[tuple[int, int, str]], once: IdempotencyKey) -> None:
@@ -31,7 +31,7 @@ class Batches(Pair):
 
     @rule(at=QUEUES, batch=FEW, onces=st.lists(ONCES, min_size=1, max_size=3, unique_by=lambda once: once.key))
     def post_each_once(self, at: int, batch: Sequence[tuple[int, int, str]], onces: Sequence[IdempotencyKey]) -> None:
-        """Some of the messages have keys of their own."""
+        """Post messages, some of which have idempotency keys of their own."""
         drafts = self.drafts(at, batch)
         keyed = [structs.replace(draft, once=once) for draft, once in zip(drafts, onces, strict=False)]
         messages = self.holder.storage.messages
@@ -92,7 +92,7 @@ class Batches(Pair):
         ttl: int,
         epoch: str,
     ) -> None:
-        """Stages are mostly those that are there, claims mostly live ones."""
+        """Commit mostly existing stages and mostly live claims."""
         queue = self.queues[at]
         if new in ("stage", "both"):
             self.stage(at, STAGES[len(batch) % 3], batch, 600, 100000, None)

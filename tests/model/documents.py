@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of documents in any order, on a store and on a dictionary at once."""
+"""Document verbs in any order, on a store and on a dictionary at the same time."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -17,13 +17,13 @@ Picked = tuple[int, str, str]
 
 
 class RecordMachine(Timeline):
-    """A store beside a dictionary."""
+    """A store and a dictionary, which must agree."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
         self.documents: dict[DocumentRef, Document] = {}
         self.versions: dict[DocumentRef, list[str]] = {}
-        """All that each name has had."""
+        """All versions that each document has had."""
 
     def ends(self) -> set[float]:
         return {document.expires for document in self.documents.values() if document.expires is not None}
@@ -37,7 +37,7 @@ class RecordMachine(Timeline):
         return DocumentRef(self.projects[project], kind, name)
 
     def expected(self, ref: DocumentRef, how: str) -> str | None:
-        """A version as a caller has it."""
+        """Return a version that a caller may expect."""
         known = self.known(ref)
         former = [version for version in self.versions.get(ref, []) if known is None or version != known.version]
         right = known.version if known else ""
@@ -100,7 +100,7 @@ class RecordMachine(Timeline):
 
 
 class RestartingRecordMachine(RecordMachine):
-    """The same with a store that is closed and opened again at any time."""
+    """A machine whose store is closed and reopened at any time."""
 
     @precondition(lambda self: self.documents)
     @rule(really=PICKS)

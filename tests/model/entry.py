@@ -8,9 +8,10 @@ from zq.model import Draft, Message
 
 @dataclass
 class Entry:
-    """A message; ``claim`` lives while ``ends`` is to come, ``former`` is its available moment before that claim.
+    """A message.
 
-    ``wait``: seconds for which it stays away after the claim.
+    ``claim`` is valid until ``ends``; ``former`` is the message's available-at before that claim. ``wait``: seconds for
+    which the message is unavailable after the claim.
     """
 
     draft: Draft
@@ -41,7 +42,7 @@ class Entry:
         return Message(draft.id, draft.body, self.ttl, *seen, draft.checksum, *origin, draft.attributes, self.first)
 
     def give_back(self, now: float, delay: int | None) -> None:
-        """After ``delay``; without one after the wait, and without that to the former place."""
+        """Make the message available after ``delay``, otherwise after its wait, otherwise at its former time."""
         self.claim = ""
         seconds = self.wait if delay is None else delay
         self.available = self.former if delay is None and not seconds else round(now + seconds, 3)

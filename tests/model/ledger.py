@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other half of the reference model: what a store remembers beside its messages, in plain lists.
+"""The reference model of data besides messages, in plain lists.
 
-Records of history, keys of requests, fences, stages and producers.
+History entries, idempotency keys, fences, stages and producers.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from zq.model.quotas import Work
 
 @dataclass
 class HistoryRow:
-    """A record of history; those of one ``step`` finished together, in an order that is the store's."""
+    """A history entry; entries of one ``step`` finished together, in an order that the store chooses."""
 
     told: HistoryEntry
     expires: float
@@ -46,7 +46,7 @@ class Stage:
 
 
 class Ledger:
-    """Every verb takes what the storage's verb takes and answers what it must answer."""
+    """The model of a store: each verb has the arguments and results of the storage's verb."""
 
     def __init__(self) -> None:
         self.records: dict[QueueRef, list[HistoryRow]] = {}
@@ -61,7 +61,7 @@ class Ledger:
         self.decided: dict[tuple[str, str], float] = {}
 
     def keep(self, queue: QueueRef, gone: list[Message], outcome: Outcome, now: float, seconds: int) -> None:
-        """A record of each, in this order."""
+        """Add a history entry for each message, in this order."""
         self.steps += 1
         self.last_finished[queue] = finished = max(now, self.last_finished.get(queue, 0))
         for message in gone:
@@ -71,7 +71,7 @@ class Ledger:
             self.records.setdefault(queue, []).append(HistoryRow(told, expires, self.steps))
 
     def join_step(self, queue: QueueRef, first: int) -> None:
-        """What finished there since that step, by several claims of a commit, did so in one step."""
+        """Merge the entries since step ``first``, which several claims of one commit finished, into one step."""
         for record in self.records.get(queue, []):
             record.step = min(record.step, first)
 
@@ -90,7 +90,7 @@ class Ledger:
         return [latest[id] for id in dict.fromkeys(ids) if id in latest]
 
     def reorder(self, queue: QueueRef, records: list[HistoryRow], places: list[int]) -> None:
-        """Within each step, records stand as their places say."""
+        """Order the entries within each step by their places."""
         positions = [record.told.position for record in records]
         ordered = sorted(zip(records, places, strict=True), key=lambda pair: (pair[0].step, pair[1]))
         for position, (record, _) in zip(positions, ordered, strict=True):
@@ -98,7 +98,7 @@ class Ledger:
         self.records.get(queue, []).sort(key=lambda record: record.told.position)
 
     def ends(self) -> set[float]:
-        """All moments at which something is forgotten."""
+        """Return all times at which data expire."""
         records = (record.expires for records in self.records.values() for record in records)
         stages = (stage.expires for stage in self.stages.values())
         return {
@@ -109,7 +109,7 @@ class Ledger:
         }
 
     def recall(self, queue: QueueRef, idempotency_key: IdempotencyKey | None, now: float) -> None:
-        """Refuse what was done before."""
+        """Raise `Repeated` or `KeyReused` if the idempotency key is known."""
         digest, answer, expires = (
             self.keys.get((queue, idempotency_key.key), (b"", None, 0)) if idempotency_key else (b"", None, 0)
         )
@@ -117,7 +117,7 @@ class Ledger:
             raise Repeated(answer) if digest == idempotency_key.digest else KeyReused
 
     def recall_each(self, queue: QueueRef, drafts: Sequence[Draft], now: float) -> None:
-        """The same for the keys of drafts."""
+        """Raise `DraftsRepeated` for drafts whose idempotency keys are known."""
         first: dict[str, Repeated] = {}
         for draft in drafts:
             try:
@@ -136,7 +136,7 @@ class Ledger:
             )
 
     def forget(self, queue: QueueRef) -> None:
-        """The queue is gone, and its records and keys with it; its counters go on."""
+        """Remove the history and keys of a deleted queue; its counters stay."""
         self.records.pop(queue, None)
         self.keys = {known: value for known, value in self.keys.items() if known[0] != queue}
 
@@ -180,7 +180,7 @@ class Ledger:
         self.stages.pop((project, stage), None)
 
     def replay(self, commit: Commit, now: float) -> CommitResult | None:
-        """The producer's last batch, if the commit's is not above it; its stages are dropped."""
+        """Return the producer's last commit if this one is not newer, and drop its stages; otherwise `None`."""
         last, expires = self.producers.get((commit.project, commit.producer), (None, 0.0))
         if last is None or expires <= now or commit.batch > last.batch:
             return None
@@ -189,7 +189,7 @@ class Ledger:
         return structs.replace(last, replayed=True)
 
     def decide(self, commit: Commit, published: int, deleted: int, now: float) -> CommitResult:
-        """Its stages are gone and the producer is remembered."""
+        """Drop the commit's stages and record the producer's last commit."""
         for stage in commit.publish:
             self.drop_stage(commit.project, stage)
         committed = CommitResult(commit.batch, published, deleted)

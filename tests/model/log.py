@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference model of topics: one project's log in plain lists, which judges what a store tells.
+"""The reference model of topics: one project's log in plain lists, which checks the results of a store.
 
-Which sequences it gives, and how late within an eighth a batch falls off, is the store's business: the model takes that
-over where it is within bounds.
+The store chooses the sequences and, within an eighth, when batches are trimmed; the model takes both over if they are
+within the limits.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from zq.model.topics import Batch, Entry, LogSlice, Pattern, PublishedMessage, R
 
 @dataclass
 class Kept:
-    """A batch; ``purged`` = nobody reads it any more."""
+    """A batch; ``purged``: readers do not get it any more."""
 
     batch: Batch
     purged: bool = False
@@ -24,20 +24,20 @@ class Kept:
 
 
 class Log:
-    """All that was ever published in one project."""
+    """All batches that were ever published in one project."""
 
     def __init__(self) -> None:
         self.batches: list[Kept] = []
         self.last = 0
         self.dropped = 0
         self.due = 0
-        """Up to here everything must have fallen off."""
+        """The sequence up to which everything must have been trimmed."""
         self.allowed = 0
-        """Beyond here nothing may."""
+        """The sequence beyond which nothing may be trimmed."""
         self.keys: dict[str, tuple[bytes, int, float]] = {}
 
     def refusal(self, once: IdempotencyKey | None, now: float) -> object:
-        """How a publish is refused, if it is."""
+        """Return the error of a publish, `None` if it is accepted."""
         digest, first, expires = self.keys.get(once.key, (b"", 0, 0.0)) if once else (b"", 0, 0.0)
         if once is None or expires <= now:
             return None
@@ -46,7 +46,7 @@ class Log:
     def publish(
         self, topic: str, entries: list[Entry], now: float, keep: Retention, once: IdempotencyKey | None, first: int
     ) -> None:
-        """The store has published it from sequence ``first`` on."""
+        """Add a batch that the store has published from sequence ``first`` on."""
         assert first > self.last
         self.batches.append(Kept(Batch(topic, first, now, entries)))
         self.last = first + len(entries) - 1
@@ -68,7 +68,7 @@ class Log:
             kept.purged = kept.purged or kept.batch.topic == topic
 
     def living(self, pattern: Pattern, after: int, to: int, now: float) -> list[PublishedMessage]:
-        """What a reader must find above one marker and up to another."""
+        """Return the messages that a reader must get, from one marker up to another."""
         start = max(after, self.dropped)
         batches = [kept.batch for kept in self.batches if kept.lives(now) and pattern.matches(kept.batch.topic)]
         return [one for batch in batches for one in batch.messages(start, now) if one.sequence <= to]
@@ -79,7 +79,7 @@ class Log:
         return Stats(0, len(marks), marks[0], marks[-1]) if marks else Stats()
 
     def judge(self, told: LogSlice, after: int, limit: int, pattern: Pattern, now: float) -> None:
-        """Whether the store may say so."""
+        """Assert that the store may return this slice."""
         assert told.last >= self.last
         self.last = told.last
         assert max(self.due, self.dropped) <= told.dropped <= self.allowed
@@ -92,7 +92,7 @@ class Log:
         assert seen == self.living(pattern, after, told.position, now)
 
     def _judge_batches(self, told: LogSlice, after: int, limit: int, pattern: Pattern) -> None:
-        """They are as they were published, in order, and no more and no fewer than were asked for."""
+        """Assert that the batches are unchanged, in order, and as many as were requested."""
         known = [kept.batch for kept in self.batches if not kept.purged and kept.batch.sequence > self.dropped]
         known = [batch for batch in known if batch.last > after and pattern.matches(batch.topic)]
         ends = [batch.last for batch in told.batches]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every verb in any order, on a store and on the oracle at once: both must answer alike, to the last field.
+"""Every verb in any order, on a store and on the oracle: both must return the same result, in every field.
 
-One store serves all examples; each example has two fresh projects, whose names differ by a slash only, with two queues
-each. Time moves by steps, and to the very moments at which something falls due, lapses or expires.
+One store is used for all examples; each example has two new projects, whose names differ only by a slash, with two
+queues each. Time advances by steps, and exactly to the times at which a message becomes available or a claim or message
+expires.
 """
 
 import time
@@ -39,12 +40,12 @@ from zq.model import ClaimRequest, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry, Steps
 from zq.model.stats import Depth
 
-# Rounds of maintenance after which nothing expired is left.
+# Rounds of maintenance after which no expired message is left.
 ROUNDS = 200
 
 
 class StoreMachine(Settlements, Batches):
-    """A store beside its oracle."""
+    """A store and its oracle."""
 
     @rule(at=QUEUES, batch=BATCHES)
     def post(self, at: int, batch: Sequence[tuple[int, int, str]]) -> None:
@@ -53,7 +54,7 @@ class StoreMachine(Settlements, Batches):
 
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS, view=VIEWS)
     def page(self, at: int, pick: int, limit: int, view: ListFilter) -> None:
-        """From the start, or after any marker that the store has given, whatever became of its message."""
+        """List from the start, or after any marker that the store returned, even if its message is gone."""
         queue = self.queues[at]
         ours, theirs = self.marker(self.markers[queue], pick)
         told = self.holder.storage.messages.list(queue, theirs, limit, view, self.now)
@@ -84,14 +85,14 @@ class StoreMachine(Settlements, Batches):
     def claim_or_bury(
         self, at: int, limit: int, ttl: int, reuse: int, most: int, life: int | None, wait: Redelivery, history: int
     ) -> None:
-        """Dead letters go to the other queue of the project."""
+        """Claim, with the project's other queue for dead letters."""
         dead_letters = DeadLetters(self.queues[at ^ 1], most, life, history)
         self.create_claim(at, limit, Lease(UNKNOWN, ttl, 5), reuse, dead_letters, wait)
 
     def create_claim(
         self, at: int, limit: int, terms: Lease, reuse: int, dead_letters: DeadLetters | None, wait: Redelivery
     ) -> None:
-        """Now and then under a name that was used before, unless a claim of that name lives."""
+        """Claim, sometimes under a name that was used before, unless a claim of that name is live."""
         queue = self.queues[at]
         name = self.pick_claim(reuse) if reuse % 4 == 0 else UNKNOWN
         if name == UNKNOWN or any(claim == name for _, claim in self.live()):
@@ -161,7 +162,10 @@ class StoreMachine(Settlements, Batches):
 
     @rule(at=QUEUES, most=LIMITS)
     def waiting(self, at: int, most: int) -> None:
-        """What a waiter asks. The next moment may be that of a message which will have expired by then."""
+        """Compare the counts for long polls.
+
+        The next time may be that of a message that expires before it is available.
+        """
         queue, queues = self.queues[at], self.holder.storage.queues
         ready = queues.ready(queue, most, self.now)
         assert ready.count == min(most, len(self.oracle.ready(queue, self.now)))
@@ -171,15 +175,17 @@ class StoreMachine(Settlements, Batches):
 
     @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]), options=EXPIRIES)
     def maintain(self, size: int, most: int, options: Expiry) -> None:
-        """Gives space back at whatever pace, and nothing that anybody can see changes."""
+        """Run maintenance at any pace, which must not change any visible state."""
         removed = self.holder.storage.maintain(self.now, options, Steps(size, most))
         assert 0 <= removed <= (most if options.sweep else 0)
         self.agree_on_everything()
 
     @rule()
     def depths(self) -> None:
-        """Every queue that exists, and what is in it, exactly, once no expired message is on its way out: figures look
-        at so many of them at most, and examples before this one have left theirs."""
+        """Compare the depths of all queues, once no expired message is waiting for its removal.
+
+        The number of expired messages in the depths is bounded, and earlier examples have left expired messages.
+        """
         expected = {queue: self.oracle.depth(queue, self.now) for queue in self.queues if queue in self.oracle.queues}
         for _ in range(ROUNDS):
             if (found := self.depths_found()) == expected:
@@ -199,13 +205,13 @@ class StoreMachine(Settlements, Batches):
     @precondition(lambda self: self.moments())
     @rule(pick=st.integers(0, 5), offset=st.sampled_from([-0.001, 0, 0, 0.001]))
     def tick_to(self, pick: int, offset: float) -> None:
-        """To one of the next moments at which anything changes by itself, or to the millisecond beside it."""
+        """Advance to one of the next times at which the state changes, or to the millisecond before or after it."""
         moments = self.moments()
         self.clock.advance(max(0, round(moments[min(pick, len(moments) - 1)] + offset - self.now, 3)))
 
     @rule()
     def agree_on_everything(self) -> None:
-        """Existence, statistics and every view of every queue; projects with their queues."""
+        """Compare existence, statistics and every view of every queue, and projects with their queues."""
         storage = self.holder.storage
         for queue in self.queues:
             assert (storage.queues.get(queue) is not None) == (queue in self.oracle.queues)
@@ -223,13 +229,13 @@ class StoreMachine(Settlements, Batches):
 
     @invariant()
     def watch(self) -> None:
-        """In every other example somebody looks on all the time: what a store remembers of that must not blind it."""
+        """List all the time in every other example, because the store's memory of listings must not hide messages."""
         if self.watchful:
             messages = self.holder.storage.messages
             self.agree(messages.list, self.oracle.list, self.queues[0], 0, 3, ListFilter(), self.now)
 
     def teardown(self) -> None:
-        """The end of an example: the last word, and what the store holds beyond the examples stays small."""
+        """Compare everything at the end of an example, and delete the queues so that the store stays small."""
         try:
             self.agree_on_everything()
         finally:
@@ -237,14 +243,14 @@ class StoreMachine(Settlements, Batches):
                 self.holder.storage.queues.delete(queue)
 
     def right_to(self, queue: QueueRef, id: str, right: str, other: int) -> str:
-        """A claim to delete a message with."""
+        """Return a claim for the deletion of a message."""
         if right == "holder":
             return "".join(entry.claim for entry in self.oracle.named(queue, [id], self.now))
         return {"none": "", "any": self.pick_claim(other), "unknown": UNKNOWN}[right]
 
 
 class RestartingMachine(StoreMachine):
-    """The same with a store that is closed and opened again at any time."""
+    """A machine whose store is closed and reopened at any time."""
 
     @rule(really=PICKS)
     def restart(self, really: int) -> None:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of numbered posts on MongoDB, and a search of every interleaving of its steps.
 
-Two servers post to one or two queues. Beside them, a listing follows the queues and consumers remove messages, or a
-purge empties the first queue, or its metadata are changed. For each attempt, a server chooses how it gets its numbers
-(``zq.storage.mongodb.numbering``):
+Two servers post to one or two queues. Concurrently, a listing follows the queues and consumers remove messages, or a
+purge empties the first queue, or the queue's metadata are changed. For each attempt, a server chooses how it gets its
+numbers (``zq.storage.mongodb.numbering``):
 
 - *Shared*: the transaction first writes the document of the server's lane. A plain write outside the transaction then
   draws a range of numbers in each queue of the group, and notes it as the lane's last range.
 - *Exclusive*: the transaction writes the counters itself, and holds them until the transaction ends. Moves and commits
   are such transactions, too.
 
-The store is a log of writes with a majority point. A change of the primary cuts the log somewhere behind that point
-and ends every open transaction. A reader sees the log up to the majority point. The answer to a commit may be lost, and
-a commit or a draw may be carried out after its server has given up.
+The store is a log of writes with a majority point. A change of the primary cuts the log somewhere behind that point and
+ends every open transaction. A reader sees the log up to the majority point. The reply to a commit may be lost, and a
+commit or a draw may be applied after its server has timed out.
 
 ``search`` returns the first violation of a law that it finds. A ``fault`` is a deliberate mistake in the protocol: a
 search that does not find the violation that it causes proves nothing.
@@ -28,7 +28,7 @@ IDLE, HELD, DRAWN, INSERTED, SENT, DONE = range(6)
 LANES: Final = (0, 1)
 # Messages on one page.
 PAGE: Final = 2
-# By how much the place of a delayed message in the order of claims exceeds its number.
+# Difference between a delayed message's position in the order of claims and its number.
 DELAY: Final = 2
 # A number that no page reaches.
 UNLIMITED: Final = 1 << 30
@@ -37,7 +37,7 @@ Post = tuple[int, ...]
 Posts = tuple[Post, ...]
 # A message: its number, and the writer.
 Message = tuple[int, int]
-# The place of a message in a listing: its available-at, and its number.
+# The position of a message in a listing: its available-at and its number.
 Position = tuple[int, int]
 
 
@@ -56,9 +56,9 @@ class Part(NamedTuple):
 class Entry(NamedTuple):
     """A write in the log.
 
-    ``kind``: a draw "D"; the commit of a shared "C" or an exclusive "X" transaction; the touch of a lane "T"; the
-    decision "G" or the carrying out "P" of a purge up to the number ``parts[0].first``; a change of the metadata "M";
-    the removal "R" of a message by a consumer.
+    ``kind``: "D" a draw; "C" the commit of a shared and "X" of an exclusive transaction; "T" the touch of a lane; "G"
+    the decision and "P" the execution of a purge up to the number ``parts[0].first``; "M" a change of the metadata; "R"
+    the removal of a message by a consumer.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
 
 
 class Open(NamedTuple):
-    """An open transaction. It holds the counters of its queues if it is exclusive, else the lane."""
+    """An open transaction, which holds the counters of its queues if it is exclusive, otherwise the lane."""
 
     exclusive: bool
     group: int = 0
@@ -79,7 +79,7 @@ class Open(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """A server: the posts that are left, the state of the first of them, and its numbers.
+    """A server: its remaining posts, the state of the first of them, and its numbers.
 
     ``is_expected``: whether the metadata that the server has read are those that the post expects.
     """
@@ -118,7 +118,7 @@ class Wait(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page that was answered: the markers before and after it, and the last number that its view includes."""
+    """A page that was returned: the markers before and after it, and the last number that its view includes."""
 
     begin: Position
     end: Position
@@ -126,9 +126,9 @@ class Page(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """What a listing has of one queue.
+    """The state of a listing in one queue.
 
-    - ``final``: the number up to which no message can appear any more, as far as the server knows.
+    - ``final``: the number up to which no message can appear any more, according to the server.
     """
 
     pages: tuple[Page, ...] = ()
@@ -146,7 +146,7 @@ class Reader(NamedTuple):
     - ``page``: the messages of a read that came before the view of the lanes.
     - ``waits``: the ranges to settle, and ``last``: the last number of the page after them.
     - ``settled``: for each lane, the last attempt that is known to have ended.
-    - ``restarts``: how often another server, which remembers nothing, may go on.
+    - ``restarts``: the number of times that another server, which has no such state, may continue.
     - ``began``: the messages behind the marker when the listing began, if consumers may remove them.
     - ``has_ended``: whether the listing has returned an empty page.
     """
@@ -166,8 +166,8 @@ class Reader(NamedTuple):
 class Change(NamedTuple):
     """A purge or a change of the metadata, which waits for open posts.
 
-    ``state``: 1 decided, 2 viewed, 3 carried out, 4 answered. ``bound``: the last number at the decision, or the length
-    of the log at the answer to a change of the metadata.
+    ``state``: 1 decided, 2 viewed, 3 executed, 4 answered. ``bound``: the last number at the decision, or the length of
+    the log at the answer to a change of the metadata.
     """
 
     state: int = 0
@@ -176,7 +176,7 @@ class Change(NamedTuple):
 
 
 class LateDraw(NamedTuple):
-    """A draw whose server has given up, and which may still be carried out."""
+    """A draw whose server has timed out, and which may still be applied."""
 
     lane: int
     attempt: int
@@ -200,10 +200,9 @@ class State(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often something may fail or happen.
+    """Remaining numbers of failures and other events.
 
-    Transactions that are killed, changes of the primary, draws that are carried out late, readers that are restarted,
-    and messages that consumers remove.
+    Killed transactions, changes of the primary, late draws, restarts of readers, and removals by consumers.
     """
 
     kills: int = 0
@@ -214,7 +213,7 @@ class Budget(NamedTuple):
 
 
 class Beside(Enum):
-    """What runs beside the posts."""
+    """An operation that runs concurrently with the posts."""
 
     LISTING = "a listing in the order of numbers"
     READY = "a listing of ready messages, in the order of claims"
@@ -236,7 +235,7 @@ def last_number(log: tuple[Entry, ...], queue: int) -> int:
 def view_of(log: tuple[Entry, ...], queue: int) -> View:
     drawn, committed = [Range()] * 2, [0] * 2
     for one in log:
-        # A draw without a group is not noted.
+        # A draw without a group is not recorded.
         if one.kind == "D" and one.group and one.parts[0].queue == queue:
             drawn[one.lane] = Range(one.parts[0].first, one.group, one.attempt)
         elif one.kind == "C":
@@ -267,8 +266,8 @@ class Model:
 
     Args:
         fault: A deliberate mistake; "" = none.
-        beside: What runs beside the posts.
-        budget: What may fail.
+        beside: The concurrent operation.
+        budget: The remaining numbers of failures.
         posts: The posts of each server.
         exclusive: The servers that may also post in exclusive mode.
         delayed: The servers whose messages are delayed.
@@ -367,7 +366,7 @@ class Model:
         return (number + DELAY if is_later else number, number)
 
     def _elect(self, s: State, end: int) -> State:
-        """The next primary has the log up to ``end``."""
+        """Return the state in which the next primary has the log up to ``end``."""
         writers = tuple(
             w._replace(state=SENT, index=-1) if w.state == DONE and w.index >= end else w for w in s.writers
         )
@@ -438,7 +437,7 @@ class Model:
             yield self._writer(opened, lane, state=HELD, attempt=attempt, is_expected=self._is_as_expected(s))
 
     def _draw(self, s: State, lane: int) -> Iterator[State]:
-        """Draw in the next queue by a plain write, which is carried out whether or not the transaction still lives."""
+        """Draw in the next queue by a plain write, which is applied even if the transaction has ended."""
         w, group = s.writers[lane], view_of(s.log, 0).committed[lane] + 1
         drawn = {part.queue for part in w.parts}
         queue, *rest = (queue for queue, count in enumerate(w.todo[0]) if count and queue not in drawn)
@@ -455,13 +454,13 @@ class Model:
             parts=(*w.parts, part),
             is_expected=by_draw if queue == 0 else w.is_expected,
         )
-        if s.losses and not s.late and w.state == HELD:  # no answer: end the transaction, and begin again
+        if s.losses and not s.late and w.state == HELD:  # no reply: end the transaction and begin again
             late = LateDraw(lane, w.attempt, group, queue, part.count)
             lost = self._opened(s._replace(late=late, losses=s.losses - 1), lane, None)
             yield self._writer(lost, lane, state=IDLE, parts=())
 
     def _is_newest(self, s: State, lane: int, queue: int, attempt: int) -> bool:
-        """Whether no later attempt of the lane has drawn in the queue; otherwise, a draw changes nothing."""
+        """Return whether no later attempt of the lane has drawn in the queue; otherwise a draw has no effect."""
         view = view_of(s.log, queue)
         return self._fault == "a late draw counts" or view.drawn[lane].attempt < attempt
 
@@ -554,7 +553,7 @@ class Model:
             yield self._accepted(s, page, last)
 
     def _unsettled(self, settled: tuple[int, ...], view: View, queue: int) -> list[Wait]:
-        """The open ranges of the view, but for those of attempts that are known to have ended."""
+        """Return the open ranges of the view, except those of attempts that are known to have ended."""
         return [
             Wait(queue, lane, one)
             for lane, one in enumerate(view.drawn)
@@ -595,14 +594,14 @@ class Model:
         return put(settled, wait.lane, kept)
 
     def _accepted(self, s: State, page: list[Message], last: int) -> State:
-        """Answer with the page. ``last`` is the last number of its view; 0 = the page was read without a view."""
+        """Return the page to the client. ``last``: the last number of its view; 0 = it was read without a view."""
         r = s.reader
         followed, answered = r.followed[r.queue], r._replace(page=(), view=None, last=0, began=frozenset())
         if page:
             end, last = self._position(page[-1]), max([last, *(number for number, _ in page)])
             if self._beside is Beside.READY:
                 pages = (*followed.pages, Page(followed.marker, end, last))
-            else:  # in the order of numbers, the pages are as one
+            else:  # in the order of numbers, all pages count as one
                 pages = (Page((0, 0), end, end[0]),)
             known = followed._replace(pages=pages, seen=followed.seen | frozenset(page))
             answered = answered._replace(followed=put(r.followed, r.queue, known))
@@ -637,7 +636,7 @@ class Model:
             yield s._replace(log=(*s.log, removal), change=c._replace(state=3))
         elif c.state == 3 and any(one.kind == "P" for one in s.log[: s.majority]):
             yield s._replace(change=c._replace(state=4))
-        elif c.state == 3 and not any(one.kind == "P" for one in s.log):  # lost: carry it out again
+        elif c.state == 3 and not any(one.kind == "P" for one in s.log):  # lost: execute it again
             yield s._replace(change=c._replace(state=2))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference model: a queue service in plain lists, slow and obviously right. The laws, and nothing else.
+"""The reference model: a queue service in plain lists, slow and obviously correct; it contains only the laws.
 
-Moments are rounded to the millisecond. Sequences and positions count from 1 in each queue; a store's may have gaps.
+Times are rounded to the millisecond. Sequences and positions count from 1 in each queue; a store's may have gaps.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from zq.model.stats import Depth
 
 
 class Oracle(Ledger):
-    """Every verb takes what the storage's verb takes and answers what it must answer."""
+    """The model of a store: each verb has the arguments and results of the storage's verb."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Oracle(Ledger):
         self.queues[queue] = [entry for entry in self.queues.get(queue, []) if entry not in gone]
 
     def finish(self, queue: QueueRef, gone: list[Entry], outcome: Outcome, now: float, history: int) -> None:
-        """Remove the messages of one step, and keep a record of each."""
+        """Remove the messages of one step, and keep a history entry of each."""
         if gone:
             self.remove(queue, gone)
             if history:
@@ -85,7 +85,7 @@ class Oracle(Ledger):
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
     ) -> None:
-        """Metadata are none of its business."""
+        """Post the drafts; the model ignores the queue's metadata."""
         self.recall(queue, idempotency_key, now)
         self.recall_each(queue, drafts, now)
         for draft in drafts:
@@ -136,7 +136,7 @@ class Oracle(Ledger):
         return [move.id for move in moves if move.id in ready and self.carry(queue, ready[move.id], move, now, history)]
 
     def carry(self, queue: QueueRef, entry: Entry, move: Move, now: float, history: int) -> Entry:
-        """One message into another queue, or to a new place in its own."""
+        """Move a message into another queue, or to a new position in its own."""
         self.finish(queue, [entry], Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED, now, history)
         draft = structs.replace(entry.draft, delay=move.delay)
         if move.body is not None:
@@ -272,13 +272,13 @@ class Oracle(Ledger):
         return Stats(claimed, len(living) - claimed, ends[0], ends[-1])
 
     def depth(self, queue: QueueRef, now: float) -> Depth:
-        """All but the expired ones: those are the store's to remove, whenever it likes."""
+        """Return the depth without expired messages, which the store removes at any time."""
         living, ready = self.living(queue, now), self.ready(queue, now)
         claimed = sum(entry.held(now) for entry in living)
         first = ready[0].available if ready else None
         return Depth(len(ready), len(living) - len(ready) - claimed, claimed, oldest_ready=first)
 
     def due(self, queue: QueueRef, now: float) -> float | None:
-        """The strict answer: nothing that expires before its moment counts."""
+        """Return the next time at which a message becomes available that has not expired by then."""
         ahead = (entry for entry in self.living(queue, now) if now < entry.available < entry.expires)
         return min((entry.available for entry in ahead), default=None)

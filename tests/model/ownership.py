@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three servers that own a store one after the other, or think so, on an object store that answers late or never.
+"""Three servers that own a store in turn, or assume that they do, on an object store with late or lost replies.
 
-What is run is the code itself (``zq.storage.object.epochs``, ``restoring``, ``following``), each server in a thread of
-its own that stops before every request; tests say who goes on, and what becomes of each write of the log: it is
-there, it lands later, twice or never, its answer is lost, or some readers find it and others do not until it is put
-again. Each server follows the log for a while before it takes the store over, and fences it by looks or by position.
+The code under test is the real one (``zq.storage.object.epochs``, ``restoring``, ``following``). Each server runs in a
+thread that stops before every request; tests decide which thread continues, and what happens to each write of the log:
+it is stored, stored later, twice or never, its reply is lost, or some readers find it and others do not until it is put
+again. Each server follows the log for a while before it takes over the store, and fences the log by looks or by
+position.
 """
 
 import threading
@@ -34,59 +35,58 @@ from zq.storage.object.restoring import close_log, close_log_by_position, read_c
 from zq.storage.object.shipping import store_record
 
 SERVERS = 3
-# Records that each one tries to write.
+# Number of records that each server tries to write.
 PUTS = 2
-# Looks at the log before it takes over.
+# Number of reads of the log before a server takes over.
 LOOKS = 2
-# What becomes of a write of the log. ``LOST``: it is there, but its writer does not hear it. ``PARTLY``: some readers
-# find it.
+# Outcomes of a write of the log. ``LOST``: stored, but its writer gets no reply. ``PARTLY``: some readers find it.
 NOW, LATE, NEVER, TWICE, LOST, PARTLY = range(6)
 
 
 class Ended(BaseException):
-    """The test is over."""
+    """An exception that ends a server's thread at the end of the test."""
 
 
 class World:
-    """The objects, the writes that are under way still, and whose turn it is."""
+    """The stored objects, the pending writes, and the outcomes of writes that a test chooses."""
 
     def __init__(self) -> None:
         self.there: dict[str, bytes] = {}
         self.partly: dict[str, bytes] = {}
         self.sharp = True
-        """Whether readers find at present what is partly there."""
+        """Whether readers currently find partly stored objects."""
         self.late: list[tuple[str, bytes]] = []
         self.fates: dict[int, int] = {}
         self.acknowledged: list[bytes] = []
         self.read: list[tuple[int, list[bytes]]] = []
-        """What each taker found, by its number."""
+        """The records that each owner found, by its number."""
 
         self.time = 0.0
         self.removed = 0
         self.checkpoint: list[bytes] = []
-        """What the log had up to the position ``removed``."""
+        """The records of the log up to the position ``removed``."""
 
     def get(self, name: str) -> bytes | None:
         return self.there.get(name) or (self.partly.get(name) if self.sharp else None)
 
     def take(self, name: str, value: bytes) -> bool:
-        """Store what nobody has stored."""
+        """Store the value unless the name exists; return whether it was stored."""
         if name in self.there:
             return False
         self.there[name] = value
         return True
 
     def land(self) -> None:
-        """A late write."""
+        """Apply the first late write."""
         name, value = self.late.pop(0)
-        if name.count("/") == 1:  # of the log by position
+        if name.count("/") == 1:  # an object of the log by position
             self.take(name, value)
         else:
             self.there[name] = value
 
 
 class Turns:
-    """A thread that stops before each request, until it is let go on."""
+    """A thread that stops before each request until it may continue."""
 
     def __init__(self, run: Callable[["Turns"], None]) -> None:
         self._go = threading.Semaphore(0)
@@ -94,7 +94,7 @@ class Turns:
         self._ending = False
         self.done = False
         self.at = ""
-        """What it asks next."""
+        """The next request of the thread."""
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, args=(run,), daemon=True)
         self.thread.start()
@@ -114,7 +114,7 @@ class Turns:
         self._stopped.release()
 
     def stop(self, at: str = "") -> None:
-        """Called by the thread itself."""
+        """Wait until the thread may continue; called by the thread itself."""
         self.at = at
         self._stopped.release()
         self._go.acquire()
@@ -122,12 +122,12 @@ class Turns:
             raise Ended
 
     def step(self) -> None:
-        """Let it go on to its next request."""
+        """Let the thread continue to its next request."""
         self._go.release()
         self._stopped.acquire()
 
     def until(self, at: str) -> None:
-        """Let it go on to that request."""
+        """Let the thread continue to the request ``at``."""
         while self.at != at:
             assert not self.done, at
             self.step()
@@ -140,7 +140,7 @@ class Turns:
 
 
 class Slow(Objects):
-    """Objects as one server sees them."""
+    """The objects as one server sees them, with stops."""
 
     def __init__(self, world: World, turns: Turns, number: int) -> None:
         self._world = world
@@ -161,7 +161,7 @@ class Slow(Objects):
         raise Unavailable
 
     def put_new(self, name: str, value: bytes) -> bool:
-        if threading.current_thread() is not self._turns.thread:  # one of many that fence at a time
+        if threading.current_thread() is not self._turns.thread:  # one of several threads that fence concurrently
             return self._world.take(name, value)
         self._turns.stop(f"put {name}")
         fate = self._world.fates.get(self._number, NOW)
@@ -197,7 +197,7 @@ class Slow(Objects):
 
 
 class Reading(Objects):
-    """Reads without stops, and writes with them."""
+    """Objects with stops at writes only."""
 
     def __init__(self, world: World, objects: Objects) -> None:
         self.get = world.get  # type: ignore[method-assign]
@@ -206,7 +206,7 @@ class Reading(Objects):
 
 
 class Restored(Objects):
-    """The same without stops: reading the log takes threads of its own, and nothing is decided by its order."""
+    """Objects without stops: the log is read by several threads, whose order does not matter."""
 
     def __init__(self, world: World) -> None:
         self.get = world.get  # type: ignore[method-assign]
@@ -214,8 +214,11 @@ class Restored(Objects):
 
 
 def serve(world: World, number: int, turns: Turns, by_position: bool = False) -> None:
-    """One server: it follows the log, takes the store over, and writes its records, the second before the first, each
-    until it is there. By position time alone makes it look after that."""
+    """Run one server: follow the log, take over the store, and write the second record before the first.
+
+    Each record is put until it is stored. If the log is fenced by position, the server checks for a successor only
+    after some time.
+    """
     objects = Slow(world, turns, number)
     found = list(world.checkpoint)
     position = followed(world, objects, turns, found)
@@ -250,7 +253,7 @@ def serve(world: World, number: int, turns: Turns, by_position: bool = False) ->
 
 
 def followed(world: World, objects: Objects, turns: Turns, found: list[bytes]) -> int:
-    """The position up to which a standby has applied the log."""
+    """Return the position up to which a standby has applied the log."""
     tail = Tail(Restored(world), world.removed)
     for _ in range(LOOKS):
         epoch, opening = newest_opened(objects)
@@ -280,7 +283,7 @@ def begun(world: World, number: int, by_position: bool = False) -> Turns:
 
 
 def check(world: World) -> list[bytes]:
-    """One more server takes the store over, and finds what all others have gone by; what that is."""
+    """Let one more server take over; assert that it finds the records that all others relied on, and return them."""
     final = World()
     final.there, final.sharp = world.there, False
     final.removed, final.checkpoint = world.removed, world.checkpoint
@@ -315,7 +318,7 @@ def finish(*servers: Turns) -> None:
 
 
 def partly_there(world: World) -> Turns:
-    """An owner whose first record is not found by all, and whose second one is."""
+    """Return an owner whose first record is found by some readers only, and whose second one is found by all."""
     owner = begun(world, 0)
     owner.until("put log/1/1")
     world.fates[0] = PARTLY

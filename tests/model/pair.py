@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store and the oracle side by side: what the rules of all machines draw from, and how answers are compared."""
+"""A store and its oracle: strategies that all machines share, and the comparison of results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -57,7 +57,7 @@ PICKS = st.integers(0, 40)
 RIGHTS = st.sampled_from(["none", "holder", "holder", "any", "unknown"])
 STEPS = st.sampled_from([0.001, 0.5, 1, 4.999, 5, 30, 60, 400, 4000])
 KEPT = st.sampled_from([0, 0, 60, 600, 9000])
-"""Seconds for which a step keeps history."""
+"""Seconds for which finished messages stay in the history."""
 LATER = st.none() | st.sampled_from([0, 1, 5, 60])
 """The delay of a release."""
 WAITS = st.sampled_from(
@@ -70,7 +70,7 @@ EPOCHS = st.sampled_from(["none", "none", "none", "none", "last", "last", "old",
 
 
 class Holder:
-    """A store that can be opened anew, and the clock of its users."""
+    """A store that can be reopened, and the clock of its users."""
 
     def __init__(self, uri: str, options: Mapping[str, object]) -> None:
         self.uri = uri
@@ -84,7 +84,7 @@ class Holder:
 
 
 class Pair(RuleBasedStateMachine):
-    """A store beside its oracle, in two fresh projects with two queues each."""
+    """A store and its oracle, with two new projects of two queues each."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__()
@@ -100,18 +100,18 @@ class Pair(RuleBasedStateMachine):
         self.ids: list[str] = []
         self.claims: list[str] = []
         self.handles: list[MessageHandle] = []
-        """Those that somebody had, the last one last."""
+        """Handles that were returned, the latest last."""
         self.markers: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
-        """The store's sequences by the oracle's."""
+        """The store's sequences by those of the oracle."""
         self.places: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
-        """The store's positions in history by the oracle's."""
+        """The store's history positions by those of the oracle."""
 
     @property
     def now(self) -> float:
         return self.clock.now()
 
     def drafts(self, at: int, batch: Sequence[tuple[int, int, str]]) -> list[Draft]:
-        """Messages with fresh ids for a queue."""
+        """Return messages with new ids for a queue."""
         serials = self.serials[self.queues[at].project]
         drafts = [
             Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "", kept)
@@ -126,7 +126,7 @@ class Pair(RuleBasedStateMachine):
         return self.claims[-1]
 
     def supply(self, at: int, batch: Sequence[tuple[int, int, str]], ttl: int = 0, wait: Redelivery = AT_ONCE) -> None:
-        """Something to work with: messages, and with a ``ttl`` a claim of what is ready then."""
+        """Post messages, and claim the ready ones if a ``ttl`` is given."""
         storage, queue = self.holder.storage, self.queues[at]
         self.agree(storage.messages.post, self.oracle.post, queue, self.drafts(at, batch), self.now)
         if ttl:
@@ -136,7 +136,7 @@ class Pair(RuleBasedStateMachine):
             )
 
     def agree_on_claim(self, queue: QueueRef, request: ClaimRequest, dead: DeadLetters | None) -> None:
-        """One look of a claim, and the burial of what it met that was handed out too often."""
+        """Claim messages once, and move those that were claimed too often to the dead-letter queue."""
         storage, now = self.holder.storage, self.now
         request = structs.replace(request, max_claims=dead and dead.max_claims)
         made = self.agree(storage.claims.create, self.oracle.claim, queue, request, now)
@@ -145,19 +145,19 @@ class Pair(RuleBasedStateMachine):
             self.agree(storage.messages.move, self.oracle.move, queue, moves, now, dead.history)
 
     def agree(self, theirs: Callable, ours: Callable, *arguments: object) -> object:
-        """Both verbs with the same arguments: the same answer or the same refusal. The store's answer."""
+        """Call both verbs with the same arguments, assert that result or error agree, and return the store's."""
         told = outcome(theirs, *arguments)
         assert plain(told) == plain(outcome(ours, *arguments))
         return told
 
     def learn(self, queue: QueueRef, messages: Messages) -> None:
-        """Remember the store's sequences: a message keeps its own while it stays in its queue."""
+        """Record the store's sequences; a message keeps its sequence while it stays in its queue."""
         numbers = {entry.draft.id: entry.sequence for entry in self.oracle.queues.get(queue, [])}
         for message in messages:
             assert self.markers[queue].setdefault(numbers[message.id], message.sequence) == message.sequence
 
     def learn_records(self, queue: QueueRef, told: Sequence[HistoryEntry], ours: Sequence[HistoryEntry]) -> None:
-        """Remember sequences and positions of what was found equal otherwise."""
+        """Record sequences and positions of entries that are otherwise equal."""
         for theirs, own in zip(told, ours, strict=True):
             numbers = [(self.markers, own.message.sequence, theirs.message.sequence)]
             if own.outcome:
@@ -166,7 +166,7 @@ class Pair(RuleBasedStateMachine):
                 assert known[queue].setdefault(mine, number) == number
 
     def marker(self, known: dict[int, int], pick: int) -> tuple[int, int]:
-        """The start, or any number that the store has given: (the oracle's, the store's)."""
+        """Return the start, or any number that the store has returned, as the oracle's and the store's number."""
         numbers = [(0, 0), *known.items()] if pick % 2 else [(0, 0)]
         return numbers[-1 - pick % len(numbers)]
 
@@ -174,12 +174,12 @@ class Pair(RuleBasedStateMachine):
         return [entry for entries in self.oracle.queues.values() for entry in entries]
 
     def moments(self) -> list[float]:
-        """What lies ahead, the nearest first."""
+        """Return all future times of changes, in order."""
         ahead = {moment for entry in self.everywhere() for moment in (entry.expires, entry.available, entry.ends)}
         return sorted(moment for moment in ahead | self.oracle.ends() if moment > self.now)
 
     def pick_id(self, pick: int, queue: QueueRef | None = None) -> str:
-        """One of the ids given so far, recent ones first; mostly one that lives in the queue, if that is named."""
+        """Return an id, preferably a recent one; mostly one of a live message of the queue, if a queue is given."""
         living = self.oracle.living(queue, self.now) if queue and pick % 3 else []
         if living:
             return living[pick % len(living)].draft.id
@@ -189,13 +189,13 @@ class Pair(RuleBasedStateMachine):
         return self.claims[-1 - pick % len(self.claims)] if self.claims else UNKNOWN
 
     def live(self, project: str = "") -> list[tuple[QueueRef, str]]:
-        """Every claim that holds something."""
+        """Return every live claim that has messages."""
         queues = [queue for queue in self.oracle.queues if project in ("", queue.project)]
         pairs = ((queue, entry) for queue in queues for entry in self.oracle.living(queue, self.now))
         return sorted({(queue, entry.claim) for queue, entry in pairs if entry.held(self.now)})
 
     def pick_held(self, at: int, pick: int, project: str = "") -> tuple[QueueRef, str]:
-        """Mostly a claim that lives, in its queue."""
+        """Return a queue and a claim, mostly a live one."""
         live = self.live(project)
         return live[pick % len(live)] if live and pick % 8 else (self.queues[at], self.pick_claim(pick))
 
@@ -206,7 +206,7 @@ class Pair(RuleBasedStateMachine):
 
 
 def outcome(verb: Callable, *arguments: object) -> object:
-    """What a verb answers; of a repeat the first answer, of any other refusal its class."""
+    """Return the result of a verb, the first result if it is a repeat, or the class and message of its error."""
     try:
         return verb(*arguments)
     except Repeated as told:
@@ -218,7 +218,10 @@ def outcome(verb: Callable, *arguments: object) -> object:
 
 
 def plain(answer: object) -> object:
-    """An answer without the numbers that are the store's own: sequences give order, and pages know their next."""
+    """Return a result without the numbers that the store chooses.
+
+    Sequences only define the order, and pages contain their next marker.
+    """
     match answer:
         case Message():
             return structs.replace(answer, sequence=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing and reading in any order, on a store and on the model of a log at once."""
+"""Publishing and reading in any order, on a store and on the model of a log at the same time."""
 
 from itertools import count
 
@@ -23,7 +23,7 @@ KEEPS = st.sampled_from(
     [ROOMY, ROOMY, Retention(200, 10**9), Retention(10**9, 16), Retention(10**9, 100), Retention(1, 1)]
 )
 OTHERS = st.sampled_from([None] * 9 + [9, 100])
-"""Messages that a publisher keeps who was told otherwise."""
+"""Retention in messages of a publisher with other options."""
 ONCES = st.none() | st.builds(
     IdempotencyKey,
     st.sampled_from(["post:1", "post:2"]),
@@ -34,7 +34,7 @@ Shapes = list[tuple[int, int]]
 
 
 class LogMachine(Timeline):
-    """A store beside the logs of two projects."""
+    """A store and the models of the logs of two projects."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
@@ -49,12 +49,12 @@ class LogMachine(Timeline):
 
     @initialize(keep=KEEPS)
     def choose(self, keep: Retention) -> None:
-        """What the examples' publishers mostly ask for."""
+        """Choose the retention that most publishers of the example use."""
         self.keep = keep
 
     @rule(at=PROJECTS, topic=TOPICS, shapes=BATCHES, most=OTHERS, once=ONCES)
     def publish(self, at: int, topic: str, shapes: Shapes, most: int | None, once: IdempotencyKey | None) -> None:
-        """What must fall off has done so when the verb returns."""
+        """Publish; batches that must be trimmed are trimmed when the verb returns."""
         keep = self.keep if most is None else Retention(10**9, most)
         entries = [
             Entry((b"%d" % next(self.serials)).rjust(size), ttl, f"MD5:{size}" if size > 1 else "")
@@ -76,7 +76,7 @@ class LogMachine(Timeline):
             self.publish(at, topic, shapes, None, None)
 
     def look(self, at: int, after: int, limit: int, match: str) -> int | None:
-        """One look, judged; where the next one begins, None at the log's end."""
+        """Read once and check the slice; return the next marker, `None` at the end of the log."""
         pattern = Pattern(match)
         told = self.holder.storage.topics.read(self.projects[at], after, limit, pattern)
         self.logs[at].judge(told, after, limit, pattern, self.now)
@@ -84,7 +84,7 @@ class LogMachine(Timeline):
 
     @rule(at=PROJECTS, pick=PICKS, offset=st.sampled_from([0, 0, -1, 1]), limit=LIMITS, match=PATTERNS)
     def read(self, at: int, pick: int, offset: int, limit: int, match: str) -> None:
-        """From the start, from the end of any batch or beside it, to the log's end."""
+        """Read from the start or from near the end of any batch to the end of the log."""
         ends = [0, *(kept.batch.last for kept in self.logs[at].batches)]
         after: int | None = max(0, ends[-1 - pick % len(ends)] + offset)
         while after is not None:
@@ -103,7 +103,7 @@ class LogMachine(Timeline):
 
     @rule()
     def agree_on_everything(self) -> None:
-        """Every topic's messages and statistics, and all messages together."""
+        """Compare the messages and statistics of every topic, and all messages together."""
         for at in range(len(self.projects)):
             for topic in ("a", "a.b", "ab", "a.b.c", "none"):
                 self.read(at, 0, -(10**9), 1000, topic)
@@ -112,7 +112,7 @@ class LogMachine(Timeline):
 
 
 class RestartingLogMachine(LogMachine):
-    """The same with a store that is closed and opened again at any time."""
+    """A machine whose store is closed and reopened at any time."""
 
     @precondition(lambda self: self.logs[0].batches)
     @rule(really=PICKS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of settling, moving, named claims and history."""
+"""Rules for settling, moving, named claims and history."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ TERMS = st.tuples(
     st.sampled_from(["", "", "schema mismatch"]),
     st.booleans(),
 )
-"""Of a move: target, ttl, delay, body with checksum, reason, whether it keeps its age."""
+"""Terms of a move: target, TTL, delay, body with checksum, reason, and whether the message keeps its age."""
 FATES = st.one_of(st.just("delete"), st.builds(lambda delay: ("release", delay), LATER), TERMS)
 HOLDS = st.none() | st.sampled_from([0, 0, 1, 5, 60, 400])
 NAMES = st.sampled_from(["n.0", "n.1", "n.2"])
@@ -52,7 +52,7 @@ def move_of(id: str, terms: tuple) -> Move:
 
 
 class Settlements(Pair):
-    """A store beside its oracle."""
+    """Rules that apply each request to the store and to its oracle."""
 
     @rule(
         at=QUEUES,
@@ -79,7 +79,7 @@ class Settlements(Pair):
         once: IdempotencyKey | None,
         epoch: str,
     ) -> None:
-        """Ids are mostly those that the claim holds. Which goes first, key or fence, nobody has decided."""
+        """Settle mostly ids that the claim holds; either the idempotency key or the fence may be checked first."""
         if pick % 2 or not self.live():
             self.supply(at, batch, ttl, wait)
         queue, claim = self.pick_held(at, pick)
@@ -117,7 +117,7 @@ class Settlements(Pair):
         late: bool,
         history: int,
     ) -> None:
-        """Mostly by what somebody holds or held last, now and then by what was so before."""
+        """Handle mostly by current or last handles, sometimes by older ones."""
         queue = self.queues[at]
         if not any(entry.claim for entry in self.oracle.living(queue, self.now)):
             self.supply(at, batch, ttl, wait)
@@ -134,7 +134,7 @@ class Settlements(Pair):
     def move(
         self, at: int, batch: Sequence[tuple[int, int, str]], picks: Sequence[tuple[int, tuple]], history: int
     ) -> None:
-        """Ids are mostly those that are ready."""
+        """Move mostly ready messages."""
         queue = self.queues[at]
         if not self.oracle.ready(queue, self.now):
             self.supply(at, batch)
@@ -177,7 +177,7 @@ class Settlements(Pair):
     @precondition(lambda self: self.oracle.records)
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS, since=PICKS, until=PICKS)
     def history(self, at: int, pick: int, limit: int, since: int, until: int) -> None:
-        """From the start, or after any position that the store has given, within a span of time or none."""
+        """List the history from the start or after any returned position, within a period or without one."""
         queue = self.queues[at]
         self.agree_on_history(queue)
         ours, theirs = self.marker(self.places[queue], pick)
@@ -189,7 +189,7 @@ class Settlements(Pair):
         assert told.next == (str(told.items[-1].position) if told.items else None)
 
     def agree_on_history(self, queue: QueueRef) -> None:
-        """All records. In which order those of one step finished is the store's business: the oracle takes it over."""
+        """Compare the whole history; the oracle takes over the store's order of entries of one step."""
         told = self.holder.storage.history.list(queue, 0, 100000, Span(0.0, FAR), self.now).items
         seen: dict[str, list[int]] = {}
         for place, theirs in enumerate(told):
@@ -202,7 +202,7 @@ class Settlements(Pair):
 
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS)
     def tail(self, at: int, pick: int, limit: int) -> None:
-        """The living and the finished, from the start or after any sequence that the store has given."""
+        """List live and finished messages from the start or after any returned sequence."""
         queue = self.queues[at]
         ours, theirs = self.marker(self.markers[queue], pick)
         told = self.holder.storage.history.list(queue, theirs, limit, None, self.now)

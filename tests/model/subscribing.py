@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribing, posting and delivering in any order, by two brokers on one store: each message reaches each subscription
-that had agreed when it came, as long as that lasts, and nobody else.
+"""Subscribing, posting and delivering in any order, by two brokers on one store.
 
-How deliveries travel (sockets, retries, leases) is not looked at here: a rule of the machine does what a worker does
-between two of its requests.
+Each message reaches each subscription that was confirmed when the message came, as long as the subscription exists, and
+no other one. Transport (sockets, retries, leases) is not modelled: a rule of the machine does the work of a delivery
+worker between two of its requests.
 """
 
 import json
@@ -29,12 +29,12 @@ BROKERS = st.sampled_from([0, 0, 1])
 TARGETS = st.sampled_from(["http://a.test/", "http://b.test/", "http://c.test/"])
 LIVES = st.sampled_from([MIN_TTL, 600, 100_000])
 DIES = st.sampled_from([False, False, False, True])
-"""Whether whoever does it is killed before its last step."""
+"""Whether the worker is killed before its last step."""
 LEASE = 10
 
 
 class Unsealed:
-    """Keeps secrets as they are."""
+    """An encryption that leaves secrets unchanged."""
 
     def seal(self, secret: str) -> bytes:
         return secret.encode()
@@ -45,7 +45,7 @@ class Unsealed:
 
 @dataclass
 class Subscriber:
-    """A subscription; ``agreed``: how many messages had come when it last agreed, None = it does not agree."""
+    """A subscription; ``agreed``: the number of messages before its last confirmation, `None` if unconfirmed."""
 
     id: str
     target: str
@@ -57,24 +57,24 @@ class Subscriber:
 
 @dataclass
 class Known:
-    """A source and who is subscribed to it."""
+    """A source and its subscribers."""
 
     source: Source
     subscribers: list[Subscriber] = field(default_factory=list)
     came: list[int] = field(default_factory=list)
-    """The numbers of its messages, as they came."""
+    """The numbers of its messages, in order."""
 
     def living(self, now: float) -> list[Subscriber]:
         self.subscribers = [each for each in self.subscribers if each.expires > now]
         return self.subscribers
 
     def owed(self, one: Subscriber) -> set[int]:
-        """All that the subscription must have got in the end, and may get."""
+        """Return the messages that the subscription must get, and no others."""
         return set() if one.agreed is None else set(self.came[one.agreed :])
 
 
 class SubscribingMachine(Timeline):
-    """Two brokers beside a queue and a topic of one project, and a queue of another."""
+    """Two brokers with a queue and a topic of one project, and a queue of another."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
@@ -91,14 +91,14 @@ class SubscribingMachine(Timeline):
         return {each.expires for known in self.known for each in known.subscribers}
 
     def pick(self, at: int, pick: int) -> tuple[Known, Subscriber | None]:
-        """One of those that live; None where there are none."""
+        """Return a live subscriber of the source, `None` if there is none."""
         known = self.known[at]
         living = known.living(self.now)
         return known, living[pick % len(living)] if living else None
 
     @initialize(agreed=st.lists(st.tuples(SOURCES, TARGETS, LIVES), min_size=1, max_size=4))
     def begin(self, agreed: list[tuple[int, str, int]]) -> None:
-        """Nothing happens where nobody is subscribed."""
+        """Subscribe, confirm and post, because without subscribers nothing happens."""
         for at, uri, ttl in agreed:
             self.subscribe(at, 0, uri, ttl)
             self.confirm(at, 0, 0, agreed=True)
@@ -118,7 +118,7 @@ class SubscribingMachine(Timeline):
 
     @rule(at=SOURCES, by=BROKERS, pick=PICKS, agreed=st.sampled_from([True, True, True, False]))
     def confirm(self, at: int, by: int, pick: int, agreed: bool) -> None:
-        """Who agrees again, without having left, goes on as before."""
+        """Confirm or decline; a repeated confirmation changes nothing."""
         known, one = self.pick(at, pick)
         told = outcome(self.use_cases[by].subscriptions.confirm, known.source, one.id if one else "none", agreed)
         if one is None:
@@ -130,7 +130,7 @@ class SubscribingMachine(Timeline):
 
     @rule(at=SOURCES, by=BROKERS, pick=PICKS, uri=st.none() | TARGETS, ttl=LIVES)
     def update(self, at: int, by: int, pick: int, uri: str | None, ttl: int) -> None:
-        """Another subscriber has to agree anew; another ttl counts from now."""
+        """Update a subscription: another subscriber must be confirmed again; another TTL counts from now."""
         known, one = self.pick(at, pick)
         if one is None:
             return
@@ -162,7 +162,7 @@ class SubscribingMachine(Timeline):
 
     @rule(at=SOURCES, by=BROKERS)
     def delete_queue(self, at: int, by: int) -> None:
-        """Who is subscribed stays so."""
+        """Delete a queue; its subscriptions stay."""
         source = self.known[at].source
         if source.kind == "queue":
             self.brokers[by].queues.delete(QueueRef(source.project, source.name))
@@ -173,11 +173,11 @@ class SubscribingMachine(Timeline):
 
     @rule(at=SOURCES, by=BROKERS, limit=st.sampled_from([1, 3, 100]), dies=DIES)
     def fan_out(self, at: int, by: int, limit: int, dies: bool) -> None:
-        """What a worker does before it delivers."""
+        """Fan out once, as a worker does before it delivers."""
         self.fanned_out(at, by, limit, dies)
 
     def fanned_out(self, at: int, by: int, limit: int, dies: bool = False) -> bool:
-        """Whether there was anything."""
+        """Fan out once and return whether there was any message."""
         source, fan_out = self.known[at].source, self.fan_outs[by]
         if source.kind == "topic":
             followed = fan_out.follow(source.project)
@@ -189,11 +189,11 @@ class SubscribingMachine(Timeline):
 
     @rule(at=SOURCES, by=BROKERS, pick=PICKS, limit=st.sampled_from([1, 3, 20]), dies=DIES)
     def deliver(self, at: int, by: int, pick: int, limit: int, dies: bool) -> None:
-        """What a worker does with what is pending of a subscription."""
+        """Deliver pending messages of a subscription, as a worker does."""
         self.delivered(at, by, pick, limit, dies)
 
     def delivered(self, at: int, by: int, pick: int, limit: int, dies: bool = False) -> bool:
-        """Whether there was anything."""
+        """Deliver once and return whether there was any message."""
         known, one = self.pick(at, pick)
         if one is None:
             return False
@@ -212,7 +212,7 @@ class SubscribingMachine(Timeline):
         return True
 
     def judge(self, known: Known, one: Subscriber, notice: Notice) -> None:
-        """It may be delivered there; once more, if whoever delivered it was killed."""
+        """Assert that the notice may be delivered; a repeat is allowed, because a worker may have been killed."""
         number = int(notice.body)
         assert number in known.owed(one), (number, one, known.came)
         one.got.add(number)
@@ -220,7 +220,7 @@ class SubscribingMachine(Timeline):
     @precondition(lambda self: any(known.came for known in self.known))
     @rule(by=BROKERS)
     def agree_on_everything(self, by: int = 0) -> None:
-        """When all workers have done what there was, each has got all that it was owed."""
+        """Let the workers finish, and assert that each subscription got all its messages."""
         self.holder.clock.advance(LEASE)
         for at, known in enumerate(self.known):
             while self.fanned_out(at, by, 100):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped queues keep the prefix rule, whatever is done in whatever order (decision 0129).
+"""The prefix rule of grouped queues, for any operations in any order (decision 0129).
 
-In an ordered queue a claim gets the oldest messages of a group, up to the first that is not ready; in a fair one the
-ready messages of a group in the order of claims. It takes from one group before the next, and leaves nothing that it
-had room for.
+In an ordered queue, a claim gets the oldest messages of a group up to the first that is not ready; in a fair one, the
+ready messages of a group in the order of claims. A claim takes from one group before the next, and leaves no message
+for which it had room.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ GRACE = 60
 
 
 class Known(Struct):
-    """What is known of a message that is there."""
+    """The expected state of a message."""
 
     id: str
     sequence: int
@@ -38,7 +38,7 @@ class Known(Struct):
 
 
 class Run:
-    """One queue, and what must be in it."""
+    """A queue and its expected content."""
 
     def __init__(self, storage: Storage, grouping: Grouping) -> None:
         self.scene = Scene(storage, ManualClock(storage.now()), QueueRef(f"p-{uuid4().hex}", "jobs"))
@@ -55,7 +55,7 @@ class Run:
         return sorted((one for one in self.known.values() if one.expires > self.now), key=lambda one: one.sequence)
 
     def claimable(self) -> dict[str, list[str]]:
-        """What each group has ready for a claim, in order."""
+        """Return the messages of each group that a claim can take, in order."""
         found: dict[str, list[str]] = {}
         busy: set[str] = set()
         ordered = self.grouping is Grouping.ORDERED
@@ -79,7 +79,7 @@ class Run:
             self.known[draft.id] = Known(draft.id, self.posted, draft.group, available, round(self.now + ttl, 3))
 
     def taken(self, messages: list[Message], limit: int) -> None:
-        """These were taken from what was claimable."""
+        """Assert that the messages are the ones that a claim must take."""
         claimable = self.claimable()
         groups = list(dict.fromkeys(message.group for message in messages))
         got = [[message.id for message in messages if message.group == group] for group in groups]
@@ -127,7 +127,7 @@ class Run:
             one.ends = one.available = round(self.now + hold, 3)
 
     def drop(self, which: int) -> None:
-        """Delete any message, wherever it stands."""
+        """Delete any message, at any position."""
         if living := self.living():
             one = living[which % len(living)]
             self.scene.delete_many([one.id])
@@ -161,7 +161,7 @@ steps = st.one_of(*(st.tuples(st.just(name), terms) for name, terms in STEPS.ite
 
 @pytest.mark.timeout(36000)
 def test_the_prefix_rule_holds(holder: Holder) -> None:
-    """Whatever was done, everything can be taken in the end."""
+    """After any operations, all messages can be claimed in the end."""
 
     @budget(holder, 40)
     @given(st.sampled_from([Grouping.ORDERED, Grouping.FAIR]), st.lists(steps, max_size=25))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store against the oracle: sequences of verbs that Hypothesis chooses, and two that once broke other queues.
+"""A store and the oracle: sequences of verbs that Hypothesis chooses, and two that once broke other queues.
 
-``ZQ_EXAMPLES=80 ZQ_SEED=7 pytest tests/model`` draws more examples than a campaign, from another seed.
+``ZQ_EXAMPLES=80 ZQ_SEED=7 pytest tests/model`` runs more examples than a campaign, from another seed.
 """
 
 import pytest
@@ -21,19 +21,19 @@ def budget(holder: Holder, most: int) -> settings:
 
 @pytest.mark.timeout(36000)
 def test_the_store_agrees_with_the_oracle(holder: Holder):
-    """All verbs in any order at any moment: every answer and every refusal is the model's."""
+    """All verbs in any order at any time have the results and errors of the oracle."""
     run_state_machine_as_test(lambda: StoreMachine(holder), settings=budget(holder, 60))
 
 
 @pytest.mark.durable
 @pytest.mark.timeout(36000)
 def test_a_store_that_restarts_agrees_with_the_oracle(holder: Holder):
-    """The same while the store is closed and opened again between any two verbs."""
+    """The store is closed and reopened between any two verbs."""
     run_state_machine_as_test(lambda: RestartingMachine(holder), settings=budget(holder, 12))
 
 
 def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):
-    """A claim that meets a lapsed message first takes it, and not the live one's behind it."""
+    """A claim takes the message of an expired claim in front, and not that of a live claim behind it."""
     machine = StoreMachine(holder)
     machine.post(at=0, batch=[(3600, 0, "alice")] * 3)
     machine.claim(at=0, limit=1, ttl=5, grace=0, reuse=1)
@@ -47,7 +47,7 @@ def test_a_lapsed_claim_in_front_of_a_live_one(holder: Holder):
 
 
 def test_a_delayed_message_behind_a_ready_one(holder: Holder):
-    """A claim and a pop that may take more than is ready leave the delayed message alone until its moment."""
+    """A claim or a pop with a larger limit does not take the delayed message before its time."""
     machine = StoreMachine(holder)
     machine.post(at=0, batch=[(3600, 0, "alice"), (3600, 60, "alice")])
     machine.claim(at=0, limit=10, ttl=300, grace=0, reuse=1)

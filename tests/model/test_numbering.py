@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts on MongoDB whose numbers are drawn beside their transactions, in every interleaving; see ``numbering``."""
+"""Posts on MongoDB whose numbers are drawn outside their transactions, in every interleaving; see ``numbering``."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TWO_QUEUES = (((1, 1),), ((0, 1),))
 BOTH_QUEUES = (((1, 1),), ((1, 1),))
 KILL, ELECTION, LATE = Budget(kills=1), Budget(elections=1), Budget(losses=1)
 KILL_AND_ELECTION, LATE_AND_ELECTION = Budget(kills=1, elections=1), Budget(losses=1, elections=1)
-# States of a daily search that is cut short, and of a complete one.
+# Maximum number of states of a short daily search and of a complete one.
 MAX_STATES = 400_000
 ALL_STATES = 20_000_000
 

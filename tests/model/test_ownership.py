@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever becomes of servers and their writes: what was acknowledged is found by whoever takes over, and by all alike.
+"""Takeover with failing servers and writes: the next owner finds every acknowledged record, as do all others.
 
-Schedules by Hypothesis, and some that it would take long to find; see ``ownership``.
+Hypothesis chooses the schedules; some that it would rarely find are listed. See ``ownership``.
 """
 
 import pytest
@@ -29,16 +29,16 @@ from zq.storage.object import following, restoring
 from zq.storage.object.epochs import Opening, Proof, read
 from zq.storage.object.objects import Objects
 
-# Which servers fence the log by position.
+# Whether each server fences the log by position.
 FENCINGS = {"look": [False] * SERVERS, "position": [True] * SERVERS, "mixed": [True, False, True]}
 EXAMPLES = 300
-# For mistakes that are planted: the same schedules in each run, among them one that finds the mistake.
+# For planted faults: the same schedules in each run, among them one that finds the fault.
 PLANTED = settings(max_examples=EXAMPLES, derandomize=True)
 LEAST_STEPS, MOST_STEPS = 10, 40
-# Requests of a server one after the other.
+# Largest number of consecutive requests of a server.
 MOST_AT_ONCE = 20
-# Who goes on, for how many requests, what becomes of its writes of the log, and whether readers find what is partly
-# there; beyond the servers: a late write lands.
+# Index of the server that continues, number of its requests, outcome of its writes of the log, and whether readers find
+# partly stored objects; an index beyond the servers: a late write is applied.
 STEPS = st.lists(
     st.tuples(
         st.integers(0, SERVERS),
@@ -57,13 +57,15 @@ def fencing(request: pytest.FixtureRequest) -> list[bool]:
 
 
 def test_nothing_acknowledged_is_lost_or_comes_after_a_successor_has_read(fencing: list[bool]) -> None:
-    """Each taker finds what was acknowledged before it opened, and nothing is acknowledged behind its back; all agree
-    on what the epochs before them have."""
+    """Each owner finds every record acknowledged before its opening, and none is acknowledged afterwards.
+
+    All owners agree on the records of earlier epochs.
+    """
     explore(fencing, settings(max_examples=examples(EXAMPLES)))
 
 
 def explore(fencing: list[bool], chosen: settings) -> None:
-    """Run schedules; a failing one is too slow to shrink."""
+    """Run schedules; a failing one is not reduced, because that is too slow."""
 
     @settings(chosen, phases=[Phase.generate])
     @given(STEPS)
@@ -82,14 +84,14 @@ def explore(fencing: list[bool], chosen: settings) -> None:
 
 
 def test_the_model_notices_an_owner_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look after the put something is lost."""
+    """Without the check after the put, an acknowledged record is lost."""
     monkeypatch.setattr(Proof, "check_fence", lambda _: None)
     with pytest.raises(AssertionError, match="is lost"):
         explore(FENCINGS["look"], PLANTED)
 
 
 def test_the_model_notices_a_taker_that_does_not_depose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the fences something is lost."""
+    """Without the fences, an acknowledged record is lost."""
 
     def reads(objects: Objects, below: int) -> tuple[int, Opening | None]:
         for epoch in range(below - 1, 0, -1):
@@ -103,7 +105,7 @@ def test_the_model_notices_a_taker_that_does_not_depose(monkeypatch: pytest.Monk
 
 
 def test_a_taker_confirms_what_it_counts() -> None:
-    """What it reads is there for later readers too, though its owner has not had the object store's word."""
+    """Later readers find each record that an owner has read, even if its writer got no reply from the object store."""
     world = World()
     owner, taker = partly_there(world), begun(world, 1)
     finish(taker)
@@ -112,7 +114,7 @@ def test_a_taker_confirms_what_it_counts() -> None:
 
 
 def test_a_standby_does_not_apply_what_it_reads() -> None:
-    """Where it is not acknowledged: whoever takes over may not find it."""
+    """The next owner may not find a record that is not acknowledged."""
     world = World()
     owner, standby, taker = partly_there(world), begun(world, 2), begun(world, 1)
     standby.until("put epoch/2")
@@ -123,22 +125,24 @@ def test_a_standby_does_not_apply_what_it_reads() -> None:
 
 
 def test_the_model_notices_a_taker_that_does_not_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read and counted once, and is found by others no more, is missing."""
+    """A record was read and counted, but others do not find it any more."""
     monkeypatch.setattr(restoring, "_confirm", lambda *_: None)
     with pytest.raises(AssertionError, match="is missing"):
         test_a_taker_confirms_what_it_counts()
 
 
 def test_the_model_notices_a_standby_that_applies_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that was not acknowledged need not be one."""
+    """A record that was not acknowledged may be missing later."""
     monkeypatch.setattr(following, "yield_acknowledged", lambda records, _known: records)
     with pytest.raises(AssertionError, match="has not what an earlier one had"):
         test_a_standby_does_not_apply_what_it_reads()
 
 
 def test_an_opening_counts_once_there_is_a_head() -> None:
-    """Two take over from one owner, and only one of them found its last record: a standby follows the one that began,
-    though the other one's opening was there first."""
+    """A standby follows the owner that began, even if another candidate's opening was stored first.
+
+    Two candidates take over from one owner, and only one of them found its last record.
+    """
     world = World()
     turns = [begun(world, number) for number in range(SERVERS + 1)]
     owner, slow, taker, standby = turns
@@ -166,15 +170,17 @@ def test_an_opening_counts_once_there_is_a_head() -> None:
 
 
 def test_the_model_notices_a_standby_that_believes_any_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its server may have been deposed before it began."""
+    """The server of the opening may have been deposed before it began."""
     monkeypatch.setattr(following, "is_confirmed", lambda _: True)
     with pytest.raises(AssertionError, match="has not what an earlier one had"):
         test_an_opening_counts_once_there_is_a_head()
 
 
 def slept_across_removal() -> None:
-    """By position: an owner sleeps with its upload before it, until its successor has removed the log: the name that
-    it takes is free again."""
+    """Run an owner, fencing by position, that is suspended before its upload until its successor has removed the log.
+
+    The name that the upload takes is free again.
+    """
     world = World()
     owner, taker = begun(world, 0, True), begun(world, 1, True)
     owner.until("put log/2")
@@ -190,12 +196,12 @@ def slept_across_removal() -> None:
 
 
 def test_an_owner_that_slept_across_removal_looks() -> None:
-    """And acknowledges nothing."""
+    """The owner checks for a successor and acknowledges nothing."""
     slept_across_removal()
 
 
 def test_the_model_notices_an_owner_that_does_not_look_after_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would acknowledge what nobody reads."""
+    """The owner would acknowledge a record that no reader finds."""
     monkeypatch.setattr(Proof, "is_valid", True)
     with pytest.raises(AssertionError, match="is lost"):
         slept_across_removal()
@@ -203,7 +209,7 @@ def test_the_model_notices_an_owner_that_does_not_look_after_sleep(monkeypatch: 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_an_old_record_behind_the_fence_is_void(late: bool) -> None:
-    """Of two uploads the second was there before the fence, or is on its way for longer than the next owner serves."""
+    """The second of two uploads is stored before the fence, or is delayed for longer than the next owner serves."""
     world = World()
     owner, standby, taker = begun(world, 0, True), begun(world, 2, True), begun(world, 1, True)
     owner.until("put log/2")
@@ -224,7 +230,7 @@ def test_an_old_record_behind_the_fence_is_void(late: bool) -> None:
 
 
 def test_an_answer_that_was_lost_is_no_fence() -> None:
-    """By position: the name is taken at the second attempt, by what the first has put."""
+    """With fencing by position, the second attempt finds the name taken by the first."""
     world = World()
     owner = begun(world, 0, True)
     for name in ("put log/2", "put log/1"):

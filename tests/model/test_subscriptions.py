@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions and deliveries against their model: sequences of verbs that Hypothesis chooses; see ``test_model``."""
+"""Subscriptions and deliveries and their model: sequences of verbs that Hypothesis chooses; see ``test_model``."""
 
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
@@ -10,6 +10,6 @@ from tests.model.test_topics import some
 
 
 @pytest.mark.timeout(36000)
-def test_each_message_reaches_those_who_had_agreed(holder: Holder):
-    """Subscribe, agree, leave, post, fan out and deliver in any order, by two brokers: nobody else gets any."""
+def test_each_message_reaches_confirmed_subscriptions(holder: Holder):
+    """Two brokers subscribe, confirm, delete, post, fan out and deliver in any order; others get nothing."""
     run_state_machine_as_test(lambda: SubscribingMachine(holder), settings=some(holder, 80))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and records against their models: sequences of verbs that Hypothesis chooses; see ``test_model``."""
+"""Topics and documents and their models: sequences of verbs that Hypothesis chooses; see ``test_model``."""
 
 import pytest
 from hypothesis import settings
@@ -18,19 +18,19 @@ def some(holder: Holder, most: int) -> settings:
 
 @pytest.mark.timeout(36000)
 def test_a_log_agrees_with_its_model(holder: Holder):
-    """Publish, read, purge, stats and maintenance in any order: every batch, position and count is as it must be."""
+    """Publish, read, purge, stats and maintenance in any order return the model's batches, positions and counts."""
     run_state_machine_as_test(lambda: LogMachine(holder), settings=some(holder, 60))
 
 
 @pytest.mark.timeout(36000)
 def test_records_agree_with_their_model(holder: Holder):
-    """Put, get, list and delete in any order: every answer is the dictionary's."""
+    """Put, get, list and delete in any order return the dictionary's results."""
     run_state_machine_as_test(lambda: RecordMachine(holder), settings=some(holder, 24))
 
 
 @pytest.mark.durable
 @pytest.mark.timeout(36000)
 @pytest.mark.parametrize("machine", [RestartingLogMachine, RestartingRecordMachine])
-def test_they_agree_in_a_store_that_restarts(holder: Holder, machine: type):
-    """The same while the store is closed and opened again between any two verbs."""
+def test_a_store_that_restarts_agrees_with_its_model(holder: Holder, machine: type):
+    """The store is closed and reopened between any two verbs."""
     run_state_machine_as_test(lambda: machine(holder), settings=some(holder, 12))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machines beside queues have in common: time that moves by steps, to the very ends of things, and rounds of
-giving space back."""
+"""A base for the state machines without queues: time in steps, exact expiry times, and maintenance."""
 
 from abc import abstractmethod
 from itertools import count
@@ -16,7 +15,7 @@ EXAMPLES = count()
 
 
 class Timeline(RuleBasedStateMachine):
-    """A store, in two fresh projects whose names differ by a slash."""
+    """A store with two new projects whose names differ by a slash."""
 
     def __init__(self, holder: Holder) -> None:
         super().__init__()
@@ -30,11 +29,11 @@ class Timeline(RuleBasedStateMachine):
 
     @abstractmethod
     def ends(self) -> set[float]:
-        """All moments at which something expires or is forgotten."""
+        """Return all times at which data expire."""
 
     @abstractmethod
     def agree_on_everything(self) -> None:
-        """The store and the model, to the last field."""
+        """Compare the store and the model in every field."""
 
     @rule(seconds=STEPS)
     def tick(self, seconds: float) -> None:
@@ -43,21 +42,21 @@ class Timeline(RuleBasedStateMachine):
     @precondition(lambda self: max(self.ends(), default=0) > self.now)
     @rule(pick=st.integers(0, 5), offset=st.sampled_from([-0.001, 0, 0, 0.001]))
     def tick_to(self, pick: int, offset: float) -> None:
-        """To one of the next moments at which anything changes by itself, or to the millisecond beside it."""
+        """Advance to one of the next times at which the state changes, or to the millisecond before or after it."""
         moments = sorted(moment for moment in self.ends() if moment > self.now)
         self.holder.clock.advance(max(0, round(moments[min(pick, len(moments) - 1)] + offset - self.now, 3)))
 
     @initialize(options=EXPIRIES)
     def configure(self, options: Expiry) -> None:
-        """How space is given back in this example."""
+        """Choose the expiry options of this example."""
         configure(self.holder.storage, options)
 
     @rule(size=st.sampled_from([1, 3, 1000]), most=st.sampled_from([2, 100_000]))
     def maintain(self, size: int, most: int) -> None:
-        """Gives space back at whatever pace, and nothing that anybody can see changes."""
+        """Run maintenance at any pace, which must not change any visible state."""
         assert self.holder.storage.maintain(self.now, None, Steps(size, most)) >= 0
         self.agree_on_everything()
 
     def teardown(self) -> None:
-        """The last word of an example."""
+        """Compare everything at the end of an example."""
         self.agree_on_everything()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP proxy before Swift that a test tells what to do to which requests."""
+"""An HTTP proxy in front of Swift that fails the requests that a test chooses."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 from tests.servers import Startable, free_port
 from tests.swift import Swift
 
-# What is done to a request: a status that is answered in Swift's place, ``CUT`` or nothing.
+# Outcome of a request: a status that the proxy returns instead of Swift, ``CUT``, or 0 for none.
 CUT = -1
 Judge = Callable[[str, str], int]
 
 
 class Between(Startable):
-    """As ``environment`` tells, it is Swift."""
+    """A proxy that replaces Swift in the variables of ``environment``."""
 
     def __init__(self, swift: Swift) -> None:
         self._target = urlsplit(swift.auth_url).netloc
         self._judge: Judge = lambda _method, _path: 0
         self.harmed = 0
-        """How many requests were not served as they should be."""
+        """Number of requests that the proxy failed."""
         port = free_port()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
@@ -41,7 +41,7 @@ class Between(Startable):
 
     @contextmanager
     def doing(self, judge: Judge) -> Iterator[None]:
-        """Do to each request what ``judge`` says of its method and path."""
+        """Apply the outcome that ``judge`` returns for the method and path of each request."""
         former, self._judge = self._judge, judge
         try:
             yield

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Swift, an S3 and an Azure, the stores in them, and direct access to their objects.
+"""A Swift, an S3 and an Azure server, stores in them, and direct access to their objects.
 
-Without ``--stores`` each test runs on S3, the cheapest of them, unless the test names another one. With
-``--stores swift,s3,swift-3,az`` it runs on each that is named.
+Without ``--stores`` each test runs on S3, the cheapest of them, unless the test names another one. With ``--stores
+swift,s3,swift-3,az`` it runs on each of the named ones.
 """
 
 import os
@@ -39,19 +39,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """One process starts the object stores' servers for all tests of the folder."""
+    """Run all tests of the folder in one process, which starts the object stores' servers."""
     item.add_marker(pytest.mark.together("objects"))
 
 
 @pytest.fixture(scope="session")
 def rounds() -> int:
-    """The number of races."""
+    """Return the number of races."""
     return 12 if CAMPAIGN else 4
 
 
 @pytest.fixture(scope="session")
 def swift() -> Iterator[Swift]:
-    """Shared by all tests that do not break it."""
+    """Start a Swift that all tests share unless they break it."""
     need("swift")
     with Swift() as server:
         os.environ.update(server.environment)
@@ -60,7 +60,7 @@ def swift() -> Iterator[Swift]:
 
 @pytest.fixture(scope="session")
 def three() -> Iterator[Swift]:
-    """One with three devices, which tests may break for a while."""
+    """Start a Swift with three devices, which tests may break temporarily."""
     need("swift")
     with Swift(3) as server:
         yield server
@@ -83,7 +83,7 @@ def azurite() -> Iterator[Azurite]:
 
 @pytest.fixture
 def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
-    """What stores of this test take for Swift."""
+    """Start a proxy that the stores of this test use instead of Swift."""
     with Between(swift) as proxy:
         for name, value in proxy.environment.items():
             monkeypatch.setenv(name, value)
@@ -92,7 +92,7 @@ def between(swift: Swift, monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
 
 @pytest.fixture
 def uri(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty store."""
+    """Return the URI of an empty store."""
     name = request.param
     server: Swift | S3 | Azurite = request.getfixturevalue({"swift-3": "three", "az": "azurite"}.get(name, name))
     for variable, value in server.environment.items():
@@ -102,15 +102,15 @@ def uri(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def objects(uri: str) -> Objects:
-    """The store's objects."""
+    """Return the store's objects."""
     return patient(objects_of(uri))
 
 
 @pytest.fixture
 def machine(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """A function that opens the store on a machine of that name, which has a disk of its own, and options.
+    """Yield a function that opens the store with options, on a machine with this name and its own disk.
 
-    It has time to prove that it owns the store: an object store on a busy machine answers late.
+    The machine has enough time to prove its ownership, because an object store on a busy machine replies late.
     """
     monkeypatch.setattr(epochs, "PATIENCE", 10.0)
     opened: list[Storage] = []

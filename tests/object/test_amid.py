@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner that is deposed between two of its requests, as one whose machine slept there."""
+"""An owner that is deposed between two of its requests, as if its machine was suspended there."""
 
 import threading
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indire
 
 
 class Asleep:
-    """Requests that are begun and not sent on before ``wake``."""
+    """Requests that are delayed until ``wake``."""
 
     def __init__(self, before: str) -> None:
-        """``before``: the "put" of a record, or the "look" after it."""
+        """Delay the "put" of a record, or the "look" after it."""
         self.before = before
         self._awake = threading.Event()
         self.record = 0
@@ -52,8 +52,10 @@ def asleep(request: pytest.FixtureRequest) -> Iterator[Asleep]:
 def test_an_owner_that_is_deposed_amid_a_commit(
     machine: Open, swift: Swift, uri: str, asleep: Asleep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It acknowledges nothing; the next one has the record if it was there before, and no later one ever has it if it
-    lands after that."""
+    """The commit is not acknowledged.
+
+    The next owner has the record if it was stored before the takeover; otherwise no later owner ever has it.
+    """
     objects = patient(objects_of(uri))
 
     def landed() -> bool:

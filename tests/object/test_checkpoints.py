@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints, the removal of what they make superfluous, and what can be restored from what is left."""
+"""Checkpoints, the removal of obsolete objects, and restores from the remaining ones."""
 
 import os
 import time
@@ -44,7 +44,7 @@ def numbers(end: int) -> list[str]:
 
 
 def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, objects: Objects) -> None:
-    """The next owner reads nothing that lies before it: that can as well be gone."""
+    """The next owner reads no record before the checkpoint, so these may be missing."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 20)
     mark = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[-1]
@@ -60,8 +60,8 @@ def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, obj
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: Objects, tmp_path: Path) -> None:
-    """Several amid posts: each, without any log behind it, is whole and has those up to there."""
+def test_a_checkpoint_has_the_records_up_to_its_position(machine: Open, objects: Objects, tmp_path: Path) -> None:
+    """Each of several checkpoints during posts is complete without the log, and has the records up to its position."""
     first, sent = machine("first", checkpoint_records=5), 0
     while len(marks := head(objects).checkpoints) < 3:
         posted(first, sent, sent + 5)
@@ -84,13 +84,13 @@ def writes_of(entry: Entry) -> list[Write]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An owner that looks more often at what is due."""
+    """Make the owner check more often for due work."""
     monkeypatch.setattr(checkpoints, "TICK", 0.05)
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Objects) -> None:
-    """Records and checkpoints that are older than is kept, and table files that only those had; the rest is whole."""
+def test_objects_without_a_kept_checkpoint_are_removed(machine: Open, objects: Objects) -> None:
+    """Records, checkpoints and table files are removed if no kept checkpoint needs them; the rest is complete."""
     first = machine("first", lease=1, keep=10, checkpoint_records=5)
     posted(first, 0, 10)
     oldest = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[0]
@@ -108,11 +108,11 @@ def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Object
     assert not any(objects.exists(log_name(1, position)) for position in range(1, oldest.position + 1))
 
     def needed() -> set[str]:
-        """Table files of the checkpoints that are kept."""
+        """Return the table files of the kept checkpoints."""
         kept = [read(objects, checkpoint_name(mark), Manifest) for mark in head(objects).checkpoints]
         return {file.digest for manifest in kept if manifest for file in manifest.files if file.name.endswith(".sst")}
 
-    # The last checkpoint may still be under way, and take older ones with it.
+    # The last checkpoint may still be in progress, and refer to older files.
     wait_for(lambda: all(objects.exists(file_name(digest)) for digest in needed()), 60, "what is needed is there")
     had = {file.digest for file in old.files if file.name.endswith(".sst")}
     wait_for(lambda: not any(objects.exists(file_name(digest)) for digest in had - needed()), 60, "the others are gone")
@@ -121,7 +121,7 @@ def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Object
 
 
 def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: Objects) -> None:
-    """Table files that the one before had are named again; also by the next owner."""
+    """A checkpoint refers to table files of the previous one, also after a takeover."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 12)
     before = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[-1]
@@ -136,7 +136,7 @@ def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: Objects) -> No
 
 @pytest.fixture
 def store(machine: Open, objects: Objects) -> Iterator[tuple[Storage, float]]:
-    """A store whose owner serves, with a checkpoint between, and a moment when it had half of what it has."""
+    """Yield a served store with a checkpoint, and a time at which it had part of its messages."""
     storage = machine("first", checkpoint_records=15)
     posted(storage, 0, 15)
     wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")
@@ -157,7 +157,7 @@ def embedded(path: Path) -> list[str]:
 
 
 def test_a_store_is_restored_while_it_is_served(store: tuple[Storage, float], uri: str, tmp_path: Path) -> None:
-    """Into an embedded one, by the command: as it is, as it was at a moment, at a position, before its checkpoint."""
+    """The command restores into an embedded store: the latest state, a time, a position, and before the checkpoint."""
     storage, moment = store
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f"{moment % 1:.6f}Z"[1:]
     ways = {"all": [], "then": ["--at", at], "early": ["--position", "5"]}
@@ -176,8 +176,8 @@ def test_a_store_is_restored_while_it_is_served(store: tuple[Storage, float], ur
 
 
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path) -> None:
-    """With a sentence, and nothing is left behind."""
+def test_an_impossible_restore_is_refused(uri: str, tmp_path: Path) -> None:
+    """The error is printed, and no file is left behind."""
     to = f"rocksdb://{tmp_path}/new"
     for options, sentence in (
         (["--position", "1000"], "The log ends at position"),
@@ -190,7 +190,7 @@ def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path) -> None:
 
 
 def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, tmp_path: Path) -> None:
-    """And goes on there; a second one is not put over it."""
+    """The moved store continues there; a second one does not overwrite it."""
     path = tmp_path / "plain"
     plain = connect(f"rocksdb://{path}")
     posted(plain, 0, 20)
@@ -222,8 +222,8 @@ def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(
     check_served(storage.documents, storage.now())
 
 
-def test_the_owner_is_told(machine: Open, uri: str) -> None:
-    """Its number, its name, and that it has stopped."""
+def test_the_command_prints_the_owner(machine: Open, uri: str) -> None:
+    """The command prints the owner's epoch and name, and whether it has stopped."""
     done = run("owner", "--store", uri)
     assert done.code == 2
     assert "There is no store" in done.error
@@ -239,16 +239,18 @@ def test_the_owner_is_told(machine: Open, uri: str) -> None:
 
 
 def test_a_place_without_a_store_is_not_checked(uri: str) -> None:
-    """Nor is one made there."""
+    """The check creates no store."""
     with pytest.raises(StartRefused, match="There is no store"):
         check(uri)
 
 
-def test_an_object_that_is_not_what_it_was_is_named(
+def test_a_damaged_object_is_named(
     store: tuple[Storage, float], objects: Objects, machine: Open, uri: str, tmp_path: Path
 ) -> None:
-    """By the check and by the start, which is refused: nothing that was acknowledged is left out in silence. What was
-    before it can be restored."""
+    """The check and the start name the object and fail, so that no acknowledged record is silently missing.
+
+    The state before the damage can be restored.
+    """
     store[0].close()
     last = head(objects).checkpoints[-1]
     manifest = read(objects, checkpoint_name(last), Manifest)
@@ -276,14 +278,14 @@ def test_an_object_that_is_not_what_it_was_is_named(
 
 
 def flipped(value: bytes) -> bytes:
-    """With one bit changed."""
+    """Return the value with one bit changed."""
     changed = bytearray(value)
     changed[len(value) // 2] ^= 1
     return bytes(changed)
 
 
 def refused(uri: str, machine: Open, name: str) -> None:
-    """Both name the object."""
+    """Assert that the check and the start fail and name the object."""
     for read_it in (lambda: check(uri), lambda: machine("second")):
         with pytest.raises(StoreDamaged, match=name):
             read_it()

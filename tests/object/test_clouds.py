@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is relied on of S3, Azure and Google's store, and what is said of something that is none of them.
+"""Requirements of zq on S3, Azure and Google Cloud Storage, and the refusal of unsuitable stores.
 
-S3 is moto, Azure is Azurite; Google's is played by the tests, so of that one it is shown only what is asked of it.
+S3 is moto and Azure is Azurite. Google's store is a stub of the tests, so only the requests to it are tested.
 """
 
 import threading
@@ -42,7 +42,7 @@ def gcs() -> Iterator[Gcs]:
 
 @pytest.fixture(params=CLOUDS)
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3 | Azurite | Gcs:
-    """Each of the three."""
+    """Return each of the three servers in turn."""
     found: S3 | Azurite | Gcs = request.getfixturevalue(request.param)
     for name, value in found.environment.items():
         monkeypatch.setenv(name, value)
@@ -51,12 +51,12 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 @pytest.fixture
 def objects(server: S3 | Azurite | Gcs) -> CloudObjects:
-    """A store that is empty."""
+    """Return an empty store."""
     return CloudObjects(server.uri(uuid4().hex))
 
 
 def test_one_of_many_is_elected(objects: CloudObjects) -> None:
-    """In each round one, and nobody later."""
+    """Each round has one winner, and later candidates lose."""
     with ThreadPoolExecutor(RACERS) as racers:
         for number in range(1, ROUNDS + 1):
             assert sum(racers.map(objects.elect, [number] * RACERS)) == 1
@@ -64,8 +64,8 @@ def test_one_of_many_is_elected(objects: CloudObjects) -> None:
     assert not objects.has_election(ROUNDS + 1)
 
 
-def test_what_was_put_is_read_until_it_is_removed(objects: CloudObjects) -> None:
-    """By all who ask at once: the newest value, also a large or an empty one; a second removal is fine."""
+def test_an_object_is_read_until_it_is_removed(objects: CloudObjects) -> None:
+    """Concurrent readers get the newest value, also a large or an empty one; a second removal is not an error."""
     with ThreadPoolExecutor(RACERS) as readers:
         for value in (b"first", b"", b"x" * (1 << 20)):
             objects.put("thing", value)
@@ -78,7 +78,7 @@ def test_what_was_put_is_read_until_it_is_removed(objects: CloudObjects) -> None
 
 
 def test_another_machine_takes_the_store_over(server: S3 | Azurite | Gcs, tmp_path: Path) -> None:
-    """With all that was acknowledged; the first one acknowledges and shows nothing more."""
+    """The second machine has everything that was acknowledged; the first one acknowledges and returns nothing more."""
     uri, options = server.uri(uuid4().hex), {"lease": LEASE, "takeover": "now"}
     first = connect(uri, {"cache": str(tmp_path / "first"), **options})
     post(first, "kept")
@@ -94,7 +94,7 @@ def test_another_machine_takes_the_store_over(server: S3 | Azurite | Gcs, tmp_pa
 
 
 def test_an_azure_that_stands_still_ends_reads_with_the_lease(azurite: Azurite, tmp_path: Path) -> None:
-    """Posts are 503 within their patience; then all is well, and nothing is twice."""
+    """Posts fail with 503 within their patience; after the outage everything works, and no message is stored twice."""
     options = {"cache": str(tmp_path / "first"), "lease": LEASE, "takeover": "now", "patience": 1}
     storage = connect(azurite.uri(uuid4().hex), options)
     post(storage, "early")
@@ -117,7 +117,7 @@ def reads(storage: Storage) -> bool:
 
 @contextmanager
 def answering(put: int, head: int = 404) -> Iterator[str]:
-    """The endpoint of something that answers each PUT with a status, and has nothing, or everything."""
+    """Run a server that returns ``put`` for each PUT and ``head`` for each HEAD; yield its endpoint."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -147,7 +147,7 @@ def answering(put: int, head: int = 404) -> Iterator[str]:
 
 @pytest.fixture
 def variables(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What signs in anywhere."""
+    """Set the credentials of all stores."""
     for name, value in {**s3.environment, **Gcs().environment, **Azurite().environment}.items():
         monkeypatch.setenv(name, value)
 
@@ -158,7 +158,7 @@ STORES = pytest.mark.parametrize("store", ["s3://zq-stores/prefix", "gs://zq-sto
 @STORES
 @pytest.mark.usefixtures("variables")
 def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
-    """As servers are that do not heed the condition: before anything is written there."""
+    """Servers that ignore the condition are refused before anything is written there."""
     with answering(200) as endpoint, pytest.raises(StartRefused, match="does not support conditional writes"):
         objects_of(f"{store}?endpoint={endpoint}")
 
@@ -168,8 +168,8 @@ def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
 @pytest.mark.parametrize(
     ("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "bucket or container of the store")]
 )
-def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> None:
-    """No rights, no space, no bucket."""
+def test_a_refused_request_names_its_cause(store: str, status: int, sentence: str) -> None:
+    """The cases are missing permissions, no space and no bucket."""
     with answering(status) as endpoint, pytest.raises(ObjectStoreRejection, match=sentence):
         CloudObjects(f"{store}?endpoint={endpoint}").put("name", b"value")
 
@@ -177,7 +177,7 @@ def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> Non
 @STORES
 @pytest.mark.usefixtures("variables")
 def test_a_store_that_does_not_answer_is_unavailable(store: str) -> None:
-    """Within seconds."""
+    """The error is raised within seconds."""
     with pytest.raises(Unavailable):
         CloudObjects(f"{store}?endpoint=http://127.0.0.1:9").get("name")
 
@@ -196,14 +196,14 @@ def test_a_store_that_does_not_answer_is_unavailable(store: str) -> None:
         "az://container/prefix?region=eu",
     ],
 )
-def test_a_uri_says_where(uri: str) -> None:
-    """A bucket or container, and a prefix in it."""
+def test_a_uri_needs_bucket_and_prefix(uri: str) -> None:
+    """A URI has a bucket or container, and a prefix in it."""
     with pytest.raises(StartRefused, match=rf"store is {uri.partition('://')[0]}://(bucket|container)/prefix"):
         objects_of(uri)
 
 
 def test_variables_that_cannot_be_used_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Azure without an account, a Google without the file that is to let one in."""
+    """The cases are an Azure without an account and a Google without its credentials file."""
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere.json")
     with pytest.raises(StartRefused, match="Account must be specified"):

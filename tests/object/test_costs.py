@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is paid for: requests to the object store, as the figures of the store tell."""
+"""Costs: requests to the object store, according to the store's metrics."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +19,14 @@ SWIFT = pytest.mark.parametrize("uri", ["swift"], indirect=True)
 
 
 def figures(storage: Storage) -> dict[str, float]:
-    """All of the store, by name and labels."""
+    """Return all measures of the store, by name and labels."""
     told = storage.measures(storage.now())
     return {"/".join([each.name, *(value for _, value in each.labels)]): each.value for each in told}
 
 
 @pytest.mark.parametrize(("uri", "stored"), [("swift", 201), ("s3", 200)], indirect=["uri"])
 def test_a_change_costs_one_put_and_one_look(machine: Open, stored: int) -> None:
-    """Also one that is delayed, or passes a delayed message by (S-C5). A read costs nothing."""
+    """The costs are the same if the message is delayed, or skips a delayed message (S-C5). A read costs nothing."""
     storage = machine("first", lease=600, owner_timeout=600)
     post(storage, "the first, which makes the queue")
     assert figures(storage)["object_restore_seconds"] > 0
@@ -52,7 +52,7 @@ def test_a_change_costs_one_put_and_one_look(machine: Open, stored: int) -> None
 
 @SWIFT
 def test_a_slow_object_store_makes_groups(machine: Open, between: Between) -> None:
-    """Whoever posts meanwhile shares an upload; nothing else changes."""
+    """Concurrent posts share an upload."""
     storage = machine("first", lease=600, owner_timeout=600, patience=60)
 
     def slow(method: str, path: str) -> int:
@@ -73,7 +73,7 @@ def test_a_slow_object_store_makes_groups(machine: Open, between: Between) -> No
 
 @SWIFT
 def test_uploads_that_fail_are_counted(machine: Open, between: Between) -> None:
-    """By whether the object store refused them, and with their statuses."""
+    """Refused uploads are counted separately, and reported with their statuses."""
     storage = machine("first", patience=1)
     for status in (503, 507):
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages by the wall clock (S-C4, law L4), while one server takes the store over from another one."""
+"""Delayed messages by the wall clock during a takeover (S-C4, law L4)."""
 
 import pytest
 
@@ -15,7 +15,7 @@ DELAY = 3
 
 
 def post_late(storage: Storage) -> float:
-    """When what is posted is due."""
+    """Post a delayed message and return the time at which it is due."""
     now = storage.now()
     storage.messages.post(QUEUE, [Draft(*new_ids(1, now), b'"late"', 3600, DELAY, CLIENT)], now)
     return now + DELAY
@@ -25,8 +25,8 @@ def popped(storage: Storage) -> list[bytes]:
     return [message.body for message in storage.messages.pop(QUEUE, 10, storage.now())]
 
 
-def test_a_message_is_never_early_before_and_behind_a_takeover(machine: Open) -> None:
-    """Neither with the server that it was posted to nor with the next one, and with both it comes."""
+def test_a_message_is_never_early_before_and_after_a_takeover(machine: Open) -> None:
+    """A delayed message is available with the server that accepted it and with the next one, but never early."""
     first = machine("first")
     due = post_late(first)
     post(first, "at once")

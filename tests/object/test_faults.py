@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An object store that does not answer, answers late, refuses, or loses its answers: what is said, and that nothing is
-lost; and a local disk that is full."""
+"""An object store that hangs, replies late, refuses or loses replies, and a local disk that is full.
+
+The errors are specific, and no acknowledged message is lost.
+"""
 
 import itertools
 import resource
@@ -30,7 +32,7 @@ def of_the_log(method: str, path: str) -> bool:
 
 
 def posted(storage: Storage, start: int, end: int) -> list[str]:
-    """The bodies that were acknowledged."""
+    """Post the numbers and return the acknowledged ones."""
     done = []
     for number in range(start, end):
         try:
@@ -42,14 +44,14 @@ def posted(storage: Storage, start: int, end: int) -> list[str]:
 
 
 def holds(machine: Open, acknowledged: list[str]) -> None:
-    """Another machine has those in their order, and none twice."""
+    """Assert that another machine has the acknowledged messages in order, and none twice."""
     there = bodies(machine("another"))
     assert len(set(there)) == len(there)
     assert [body for body in there if body in set(acknowledged)] == acknowledged
 
 
 def test_lost_answers_cost_nothing(machine: Open, between: Between) -> None:
-    """Of every third record Swift's answer is cut off: it is put again, and nothing is twice."""
+    """Swift's reply to every third record is cut off: the record is put again, and no message is stored twice."""
     storage = machine("first")
     turn = itertools.count()
     with between.doing(lambda method, path: CUT if of_the_log(method, path) and next(turn) % 3 == 0 else 0):
@@ -62,7 +64,7 @@ def test_lost_answers_cost_nothing(machine: Open, between: Between) -> None:
 def test_an_object_store_that_refuses_is_named(
     machine: Open, between: Between, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Full, or without the right to write: posts say so, the log too, reads go on; and then posts as if nothing was."""
+    """Swift is full or refuses to write: posts and the log show it, reads continue, and posts work again afterwards."""
     monkeypatch.setattr(shipping, "REFUSED_PAUSE", 0.5)
     storage = machine("first", patience=1)
     acknowledged = []
@@ -83,7 +85,7 @@ def test_an_object_store_that_refuses_is_named(
 
 
 def answers(storage: Storage) -> bool:
-    """What ``/readyz`` asks."""
+    """Return whether the store responds, as ``/readyz`` does."""
     try:
         storage.ping()
     except Unavailable:
@@ -91,10 +93,10 @@ def answers(storage: Storage) -> bool:
     return True
 
 
-def test_an_object_store_that_is_down_is_told_at_once(
+def test_an_unavailable_object_store_is_reported_at_once(
     machine: Open, between: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before reads end; and as soon that it is there again."""
+    """The store is reported as unavailable long before reads end, and as available soon after the outage."""
     monkeypatch.setattr(epochs, "PATIENCE", 1.0)
     storage = machine("first", lease=60)
     post(storage, "kept")
@@ -106,7 +108,7 @@ def test_an_object_store_that_is_down_is_told_at_once(
 
 
 def test_readiness_fails_and_health_does_not(swift: Swift, uri: str, tmp_path: Path) -> None:
-    """While Swift stands still: each in time for a probe."""
+    """While Swift hangs, each response is in time for a probe."""
     config = f"[storage:object]\ncache = {tmp_path}/cache\nlease = 60\n"
     with ZqServer(uri, config=config) as server:
         with swift.frozen():
@@ -117,7 +119,7 @@ def test_readiness_fails_and_health_does_not(swift: Swift, uri: str, tmp_path: P
 
 
 def test_a_token_that_expired_is_renewed(machine: Open, between: Between) -> None:
-    """Once it is not taken any more, no request fails for it."""
+    """No request fails because the token has expired."""
     storage = machine("first")
     turn = itertools.count()
     with between.doing(lambda method, path: 401 if of_the_log(method, path) and next(turn) % 2 == 0 else 0):
@@ -128,9 +130,9 @@ def test_a_token_that_expired_is_renewed(machine: Open, between: Between) -> Non
 def test_a_swift_that_stands_still_ends_reads_with_the_lease(
     machine: Open, swift: Swift, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is answered: posts are 503 within their patience, reads go on for a lease at most; then all is well."""
+    """Posts fail with 503 within their patience, and reads continue for at most a lease; then everything works."""
     monkeypatch.setattr(epochs, "PATIENCE", 1.0)
-    monkeypatch.setattr(swift_objects, "TIMEOUT", 3)  # shorter than the outage, so that requests end without answers
+    monkeypatch.setattr(swift_objects, "TIMEOUT", 3)  # shorter than the outage, so that requests time out
     storage = machine("first", patience=PATIENCE)
     acknowledged = posted(storage, 0, 3)
     with swift.frozen():
@@ -149,7 +151,7 @@ def unavailable(work: Callable[[], object]) -> None:
 
 
 def reads(storage: Storage) -> bool:
-    """Whether the storage can prove that it owns the store."""
+    """Return whether the server can prove that it owns the store."""
     try:
         bodies(storage)
     except Unavailable:
@@ -158,7 +160,7 @@ def reads(storage: Storage) -> bool:
 
 
 def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> None:
-    """Connections to the former process are opened anew."""
+    """Connections to the former process are replaced."""
     storage = machine("first", patience=PATIENCE)
     acknowledged = posted(storage, 0, 3)
     swift.kill()
@@ -172,10 +174,10 @@ def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> N
 def test_a_machine_whose_clock_is_wrong_does_not_take_over(
     machine: Open, monkeypatch: pytest.MonkeyPatch, ahead: int, sentence: str
 ) -> None:
-    """It would have messages expire; what it refused to serve another one serves."""
+    """Its clock would make messages expire. Another machine serves the store that this one refused."""
     storage = machine("first")
     post(storage, "kept")
-    storage.maintain(storage.now())  # it says what time it is
+    storage.maintain(storage.now())  # it records the time
     storage.close()
     with monkeypatch.context() as wrong:
         right = time.time
@@ -194,7 +196,7 @@ checkpoint_records = 20
 
 
 def test_a_full_local_disk_is_only_a_cache(uri: str, tmp_path: Path) -> None:
-    """What cannot be written there is refused; with space again the store is fetched anew, and all is there."""
+    """Writes are refused while the disk is full; with space again, the store is downloaded again with all messages."""
     with ZqServer(uri, config=CONFIG.format(tmp_path / "cache")) as server:
         with Producers(server.url, "early") as early:
             wait_for(lambda: len(early.acknowledged) >= 50, 60, "50 messages")
@@ -211,7 +213,7 @@ def test_a_full_local_disk_is_only_a_cache(uri: str, tmp_path: Path) -> None:
 
 
 def limit(server: ZqServer, size: int) -> None:
-    """What a file of the server may have at the most."""
+    """Limit the size of the server's files."""
     for pid in (server.pid, *server.worker_pids):
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))

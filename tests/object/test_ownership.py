@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server owns the store: what another one takes over, when, and what is left to the first."""
+"""Ownership of the store: the takeover by another server, its time, and the state of the deposed one."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ OWNER = import_module("zq.storage.object.owner")
 
 
 def test_another_machine_has_all_that_was_acknowledged(machine: Open) -> None:
-    """With an empty disk, while the first one still runs."""
+    """The other machine starts with an empty disk, while the first one still runs."""
     first = machine("first")
     for number in range(20):
         post(first, f"{number}", f"{number} too")
@@ -38,7 +38,7 @@ def bodies_of(posts: int) -> list[str]:
 
 
 def test_a_deposed_owner_acknowledges_and_shows_nothing(machine: Open) -> None:
-    """From the moment that the next one serves: neither what it has nor what it is given; for good."""
+    """All requests to the deposed owner fail as soon as the next one serves."""
     first = machine("first")
     post(first, "before")
     second = machine("second")
@@ -51,7 +51,7 @@ def test_a_deposed_owner_acknowledges_and_shows_nothing(machine: Open) -> None:
 
 
 def test_the_upgrade_command_does_not_take_over_the_store(machine: Open, uri: str, tmp_path: Path) -> None:
-    """Without the control socket of the server, the command is refused, also if there is no store."""
+    """Without the server's control socket the command is refused, even if there is no store."""
     config = tmp_path / "zq.conf"
     config.write_text(f"[storage]\nuri = {uri}\n[storage:object]\ncache = {tmp_path}/command\ntakeover = now\n")
     done = run_apart("upgrade", "--config", config)
@@ -66,7 +66,7 @@ def test_the_upgrade_command_does_not_take_over_the_store(machine: Open, uri: st
 
 
 def test_an_owner_that_learns_of_it_by_its_own_commit(machine: Open) -> None:
-    """Within its lease, before its thread has looked: the commit's look finds the fence."""
+    """The owner is within its lease and has not checked yet: the check after the commit finds the fence."""
     first = machine("first", lease=60)
     post(first, "before")
     with ThreadPoolExecutor(1) as other:
@@ -83,8 +83,8 @@ def post_on(storage: Storage) -> None:
         post(storage, "more")
 
 
-def test_a_record_that_lands_after_a_takeover_is_met_by_nobody(machine: Open, objects: Objects) -> None:
-    """The upload of a deposed owner: those who come later agree with the one who did not see it."""
+def test_a_record_stored_after_a_takeover_is_ignored(machine: Open, objects: Objects) -> None:
+    """A deposed owner's upload is late: later owners agree with the one that did not find it."""
     first = machine("first")
     post(first, "kept")
     second = machine("second")
@@ -99,8 +99,8 @@ def test_a_record_that_lands_after_a_takeover_is_met_by_nobody(machine: Open, ob
     assert bodies(machine("third")) == ["kept", "kept too"]
 
 
-def test_of_several_that_start_at_once_one_serves(machine: Open) -> None:
-    """The others are refused, or deposed by it."""
+def test_one_of_several_concurrent_starts_serves(machine: Open) -> None:
+    """The other servers are refused or deposed."""
 
     def started(number: int) -> Storage | None:
         try:
@@ -122,7 +122,7 @@ def serves(storage: Storage) -> bool:
 
 
 def test_a_takeover_waits_for_the_lease_of_an_owner_that_may_live(machine: Open) -> None:
-    """It may show until then what the new one removes."""
+    """Until then, the former owner may return messages that the new one removes."""
     machine("first")
     began = time.monotonic()
     machine("second")
@@ -130,7 +130,7 @@ def test_a_takeover_waits_for_the_lease_of_an_owner_that_may_live(machine: Open)
 
 
 def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: Objects) -> None:
-    """Neither the owner's silence nor its lease, not even a long one."""
+    """The next owner waits neither for the silence of the stopped one nor for its lease."""
     first = machine("first", lease=600)
     post(first, "kept")
     first.close()
@@ -141,8 +141,8 @@ def test_a_clean_stop_leaves_nothing_to_wait_for(machine: Open, objects: Objects
     assert newest(objects) == 2
 
 
-def test_a_start_is_refused_beside_an_owner(machine: Open, objects: Objects) -> None:
-    """Where nothing shall be taken over; the owner is named and serves on."""
+def test_a_start_is_refused_while_an_owner_runs(machine: Open, objects: Objects) -> None:
+    """With ``takeover = refuse``, the error names the owner, which continues."""
     first = machine("first")
     opening = read(objects, "open/1", Opening)
     assert opening is not None
@@ -155,7 +155,7 @@ def test_a_start_is_refused_beside_an_owner(machine: Open, objects: Objects) -> 
 def test_a_standby_waits_while_the_owner_lives(
     machine: Open, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than it waits for a silent owner; it serves once the owner has stopped."""
+    """The standby waits for longer than for a silent owner, and serves once the owner has stopped."""
     passed, real = 0, OWNER.uptime
     monkeypatch.setattr(OWNER, "uptime", lambda: real() + passed)
     first = machine("first", owner_timeout=3)
@@ -178,7 +178,7 @@ def spoken(objects: Objects) -> None:
 
 
 def test_two_processes_do_not_share_a_local_directory(uri: str, tmp_path: Path) -> None:
-    """The second one would empty what the first one works in."""
+    """The second process would empty the directory in which the first one works."""
     options = {"cache": str(tmp_path / "cache"), "lease": LEASE, "takeover": "now"}
     first = connect(uri, options)
     try:

@@ -29,7 +29,7 @@ IN_S3 = pytest.mark.parametrize("uri", ["s3"], indirect=True)
 
 
 def test_swift_is_refused(swift: Swift, tmp_path: Path) -> None:
-    """It may tell several writers of a name that they were the first."""
+    """Swift may report success to several writers of one name."""
     with pytest.raises(StartRefused, match="which Swift does not have"):
         connect(swift.uri(uuid4().hex), {"cache": str(tmp_path / "cache"), **BY_POSITION})
 
@@ -37,7 +37,7 @@ def test_swift_is_refused(swift: Swift, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("s3")
 @pytest.mark.parametrize("begun", [404, 200])
 def test_a_store_that_gives_a_name_to_several_is_refused(tmp_path: Path, begun: int) -> None:
-    """At each start, also where a store has begun under the other fencing."""
+    """The check runs at each start, also if the store began with the other fencing."""
     with answering(200, begun) as endpoint, pytest.raises(StartRefused, match="does not support conditional writes"):
         connect(
             f"s3://zq-stores/prefix?endpoint={endpoint}",
@@ -47,7 +47,7 @@ def test_a_store_that_gives_a_name_to_several_is_refused(tmp_path: Path, begun: 
 
 @IN_S3
 def test_a_commit_does_not_look(machine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While commits follow each other, they are the proof of ownership for each other and for reads."""
+    """Consecutive commits prove the ownership for each other and for reads."""
     looks, look = [], Proof.check_fence
 
     def noted(proof: Proof) -> None:
@@ -63,7 +63,7 @@ def test_a_commit_does_not_look(machine: Open, monkeypatch: pytest.MonkeyPatch) 
 
 @IN_S3
 def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objects) -> None:
-    """It acknowledges nothing more, and whoever comes later has all that it did."""
+    """The deposed owner acknowledges nothing more, and later owners have everything that it acknowledged before."""
     first = machine("first", lease=60, **BY_POSITION)
     posted(first, 0, 10)
     with ThreadPoolExecutor(1) as other:
@@ -80,8 +80,10 @@ def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objec
 
 @IN_S3
 def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects, uri: str, tmp_path: Path) -> None:
-    """One of several uploads that were under way: it landed before the taker came, and the one before it never did.
-    Names that it might have had are taken; those who read the log later, and a standby, do not meet it."""
+    """The record was stored before the takeover, but the one before it never was.
+
+    The names that records before it might have had are taken. Later readers of the log and a standby ignore the record.
+    """
     first = machine("first", owner_timeout=3, **BY_POSITION)
     posted(first, 0, 5)
     last = wait_for(lambda: head(objects).acknowledged, 60, "the owner's word")
@@ -107,11 +109,11 @@ def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects,
 
 @IN_S3
 def test_the_fencing_may_change(machine: Open) -> None:
-    """With each owner; what each of them did is there."""
+    """Each owner may use another fencing, and all messages are kept."""
     for number, fencing in enumerate(("look", "position", "position", "look", "look", "position")):
         storage = machine(f"{number}", fencing=fencing, lease=1)
         assert bodies(storage) == numbers(5 * number)
         posted(storage, 5 * number, 5 * number + 5)
-        if number % 2:  # else it is deposed by the next one
+        if number % 2:  # otherwise the next one deposes it
             storage.close()
     assert bodies(machine("last")) == numbers(30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are killed or put to sleep while they are written to, and others that take their store over."""
+"""Servers that are killed or suspended during posts, and others that take over their store."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ ENOUGH = 100
 
 
 class Machines:
-    """Servers on one store, each with a disk of its own."""
+    """Servers on one store, each with its own disk."""
 
     def __init__(self, uri: str, folder: Path) -> None:
         self._uri = uri
@@ -47,7 +47,7 @@ class Machines:
         keep: int = 86400,
         fencing: str = "look",
     ) -> ZqServer:
-        """A server that has begun to start."""
+        """Launch a server without waiting for it."""
         config = CONFIG.format(cache=self._folder / name, lease=lease, records=records, keep=keep, fencing=fencing)
         server = ZqServer(self._uri, config=config, engine=engine)
         self._running.callback(server.close)
@@ -70,7 +70,7 @@ def machines(uri: str, tmp_path: Path) -> Iterator[Machines]:
 
 
 def whole(there: list[str], acknowledged: list[str]) -> None:
-    """Nothing that was acknowledged is missing, and nothing is there twice."""
+    """Assert that no acknowledged message is missing and none is stored twice."""
     assert [body for body, times in Counter(there).items() if times > 1] == []
     assert sorted(set(acknowledged) - set(there)) == []
 
@@ -82,7 +82,7 @@ FENCINGS = pytest.mark.parametrize(
 
 @FENCINGS
 def test_a_killed_owner_loses_nothing(machines: Machines, fencing: str) -> None:
-    """kill -9 amid posts, three times; each time a server with an empty disk takes over."""
+    """The owner is killed during posts, three times; each time a server with an empty disk takes over."""
     acknowledged: list[str] = []
     for round in range(3):
         server = machines.started(f"machine {round}", fencing=fencing)
@@ -95,7 +95,7 @@ def test_a_killed_owner_loses_nothing(machines: Machines, fencing: str) -> None:
 
 
 def test_the_same_machine_serves_again_at_once(machines: Machines) -> None:
-    """Nobody else has its directory, so the owner that had it is known to be gone."""
+    """No other server uses the machine's directory, so the server knows that its former process has ended."""
     server = machines.started("machine")
     with Producers(server.url, "early") as producers:
         wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
@@ -116,7 +116,7 @@ def test_the_same_machine_serves_again_at_once(machines: Machines) -> None:
     ),
 )
 def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine: str) -> None:
-    """Once it wakes it acknowledges nothing and shows nothing that is gone; it ends by itself."""
+    """After it resumes, it acknowledges nothing and returns no removed messages, and ends."""
     first = machines.started("first", engine=engine)
     with Producers(first.url, "early") as early:
         wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
@@ -138,7 +138,7 @@ def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine:
 
 
 def refuses(server: ZqServer) -> None:
-    """It answers nothing else than 503."""
+    """Assert that the server responds only with 503, until it ends."""
     while True:
         for method, document in (("GET", None), ("POST", MESSAGE)):
             assert ask(server.url, method, "/v2/queues/jobs/messages", document).status == 503
@@ -148,7 +148,7 @@ MESSAGE = {"messages": [{"body": "too late", "ttl": 3600}]}
 
 
 def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> None:
-    """SIGTERM: the standby that waits serves soon, with everything."""
+    """After SIGTERM of the owner, the waiting standby soon serves all messages."""
     first = machines.started("first")
     standby = machines.launched("second")
     with Producers(first.url, "early") as producers:
@@ -164,7 +164,7 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
 @pytest.mark.parametrize("uri", ["s3"], indirect=True)
 @pytest.mark.parametrize("engine", rotated(["gunicorn", "granian"], 1))
 def test_a_standby_ends_at_once(machines: Machines, engine: str) -> None:
-    """SIGTERM while it waits: within seconds, and by no fault; the owner serves on."""
+    """After SIGTERM the standby ends within seconds with exit code 0, and the owner continues."""
     first = machines.started("first")
     standby = machines.launched("second", engine=engine)
     wait_for(lambda: "follows the log" in standby.output, 60, "the standby follows")

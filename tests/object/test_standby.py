@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that waits follows the log of the owner: what it applies, and when; and that it takes over only the rest."""
+"""A standby that follows the owner's log: the records that it applies, and a takeover that reads only the rest."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ WITHIN = 60
 
 @pytest.fixture
 def applied(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
-    """The records that servers of this test apply, in order."""
+    """Return the list of records that servers of this test apply, in order."""
     records: list[Entry] = []
     restore = ShippedStore.restore
 
@@ -49,7 +49,7 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The moments at which servers of this test, while they wait, look for the owner."""
+    """Return the list of times at which standbys of this test look for the owner."""
     moments: list[float] = []
     look = OWNER.newest_opened
 
@@ -62,20 +62,20 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def some(looks: list[float]) -> None:
-    """Wait for three looks that begin from now on and end."""
+    """Wait for three looks that begin after the call."""
     before = len(looks)
     wait_for(lambda: len(looks) > before + 3, WITHIN, "some looks")
 
 
 @contextmanager
 def waiting(machine: Open, **options: object) -> Iterator[Future[Storage]]:
-    """A server that waits for the owner."""
+    """Run a standby; yield a future of its storage."""
     found: Future[Storage] = Future()
 
     def start() -> None:
         try:
             found.set_result(machine("standby", **{"takeover": "wait", "owner_timeout": 60, **options}))
-        except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+        except BaseException as error:  # noqa: BLE001  # raised where the result is read
             found.set_exception(error)
 
     thread = threading.Thread(target=start, daemon=True)
@@ -85,7 +85,7 @@ def waiting(machine: Open, **options: object) -> Iterator[Future[Storage]]:
 
 
 def reached(applied: list[Entry], objects: Objects, epoch: int = 1) -> int:
-    """Wait until all that was acknowledged is applied; up to which position that is."""
+    """Wait until all acknowledged records are applied, and return the position of the last one."""
     last = 0
 
     def there() -> bool:
@@ -97,12 +97,12 @@ def reached(applied: list[Entry], objects: Objects, epoch: int = 1) -> int:
     return last
 
 
-def test_what_was_followed_is_not_read_again(machine: Open, objects: Objects, applied: list[Entry]) -> None:
-    """The next owner has it, though it is gone from the log, with what came last."""
+def test_followed_records_are_not_read_again(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+    """The next owner has the records although they were removed from the log, and those that came last."""
     first = machine("first", owner_timeout=3)
     posted(first, 0, 20)
     with waiting(machine) as standby:
-        time.sleep(1)  # the owner says how far it has come each second
+        time.sleep(1)  # the owner writes its position each second
         last = reached(applied, objects)
         for position in range(1, last + 1):
             objects.delete(log_name(1, position))
@@ -116,10 +116,10 @@ def test_what_was_followed_is_not_read_again(machine: Open, objects: Objects, ap
     second.close()
 
 
-def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
+def test_records_that_the_owner_removed_are_read_from_its_checkpoint(
     machine: Open, objects: Objects, applied: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A standby that was slower begins anew."""
+    """A slow standby restarts from the checkpoint."""
     slow, follow = threading.Event(), Standby.follow
 
     def followed(standby: Standby, *arguments: object) -> None:
@@ -140,7 +140,7 @@ def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
         before, sent = len(applied), 45
         slow.clear()
         deadline = time.monotonic() + WITHIN
-        while len(applied) == before:  # what comes behind the newest checkpoint
+        while len(applied) == before:  # records behind the newest checkpoint
             assert time.monotonic() < deadline
             posted(first, sent, sent + 1)
             sent += 1
@@ -150,10 +150,10 @@ def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
     assert all(record.position > mark.position for record in applied[before:])
 
 
-def test_what_is_not_acknowledged_is_not_applied(
+def test_unacknowledged_records_are_not_applied(
     machine: Open, objects: Objects, applied: list[Entry], looks: list[float]
 ) -> None:
-    """Another record may come in its place: here one that the owner writes while the standby has seen the other."""
+    """Another record may replace it: the owner writes one after the standby has read the other."""
     first = machine("first", owner_timeout=3)
     posted(first, 0, 5)
     with waiting(machine) as standby:
@@ -171,7 +171,7 @@ def test_what_is_not_acknowledged_is_not_applied(
 
 
 def test_an_owner_that_changes_is_followed(machine: Open, objects: Objects, applied: list[Entry]) -> None:
-    """Over two owners; a record of the first that lands behind what the second one counts is never applied."""
+    """The standby follows two owners; a late record behind the last valid one of the first owner is never applied."""
     first = machine("first", owner_timeout=3)
     posted(first, 0, 5)
     with waiting(machine) as standby:
@@ -196,8 +196,10 @@ def test_an_owner_that_changes_is_followed(machine: Open, objects: Objects, appl
 def test_an_outage_is_no_silence(
     machine: Open, between: Between, looks: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the object store is unreachable for longer than an owner may be silent, the standby gives the owner time to
-    write again."""
+    """After an outage of the object store, the standby gives the owner time to write again.
+
+    The outage lasts for longer than an owner may be silent.
+    """
     passed, real = 0, OWNER.uptime
     monkeypatch.setattr(OWNER, "uptime", lambda: real() + passed)
     first = machine("first", owner_timeout=60)
@@ -215,8 +217,8 @@ def test_an_outage_is_no_silence(
         assert bodies(standby.result(WITHIN)) == numbers(3)
 
 
-def test_what_is_held_is_bounded() -> None:
-    """Records that nobody says to be acknowledged are not read on and on."""
+def test_pending_records_are_bounded() -> None:
+    """Unacknowledged records are not read without limit."""
     taken = []
 
     def records() -> Iterator[Entry]:
@@ -229,7 +231,7 @@ def test_what_is_held_is_bounded() -> None:
 
 
 def test_a_lease_is_waited_for_all_the_same(machine: Open) -> None:
-    """An owner that fell silent may live."""
+    """A silent owner may still run."""
     machine("first", owner_timeout=600)
     began = time.monotonic()
     with waiting(machine, owner_timeout=1) as standby:
@@ -240,7 +242,7 @@ def test_a_lease_is_waited_for_all_the_same(machine: Open) -> None:
 def test_a_disk_that_is_full_does_not_keep_a_standby_from_taking_over(
     machine: Open, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no copy then, fetches one neither again and again, and has the store once there is space."""
+    """The standby has no copy, does not download one repeatedly, and takes over once there is space."""
     begun, full = [], True
     restore = ShippedStore.restore
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signing in to Swift by Keystone, which is played here with tokens that Swift takes; containers that are refused."""
+"""Authentication to Swift by a stub Keystone with tokens that Swift accepts, and unsuitable containers."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ CREDENTIAL = {"OS_APPLICATION_CREDENTIAL_ID": "id", "OS_APPLICATION_CREDENTIAL_S
 
 
 class Keystone:
-    """Hands out Swift's own tokens to who says "right"."""
+    """A stub Keystone that returns Swift's own tokens for the right password."""
 
     def __init__(self, swift: Swift) -> None:
         request = Request(swift.auth_url, headers={"X-Auth-User": USER, "X-Auth-Key": KEY})
@@ -62,8 +62,8 @@ def objects(variables: dict[str, str]) -> SwiftObjects:
 
 
 @pytest.mark.parametrize("who", [PASSWORD, CREDENTIAL], ids=["password", "application credential"])
-def test_keystone_lets_one_in(keystone: Keystone, who: dict[str, str]) -> None:
-    """By one token for all requests, to the public endpoint of the region."""
+def test_keystone_authenticates(keystone: Keystone, who: dict[str, str]) -> None:
+    """One token is used for all requests, to the public endpoint of the region."""
     swift = objects(keystone.variables | who)
     swift.prepare()
     swift.put("name", b"value")
@@ -77,7 +77,7 @@ def test_keystone_lets_one_in(keystone: Keystone, who: dict[str, str]) -> None:
 
 
 def test_keystone_refuses(keystone: Keystone) -> None:
-    """A wrong password, a region without a Swift, and variables that are missing: each in a sentence."""
+    """Each error names the problem: a wrong password, a region without Swift, missing variables."""
     with pytest.raises(ObjectStoreRejection, match="status 401"):
         objects(keystone.variables | PASSWORD | {"OS_PASSWORD": "wrong"}).prepare()
     with pytest.raises(ObjectStoreRejection, match="has no object store"):
@@ -87,14 +87,14 @@ def test_keystone_refuses(keystone: Keystone) -> None:
 
 
 @pytest.mark.parametrize("rest", ["c", "/p", "c/p?auth=v2", "c/p?auth=", "c/p?auth=v1&auth=v3", "c/p?region=x"])
-def test_what_names_no_place_in_swift_is_refused(rest: str) -> None:
-    """With a sentence that says how one does."""
+def test_an_invalid_uri_is_refused(rest: str) -> None:
+    """The error shows a valid URI."""
     with pytest.raises(StartRefused, match="A Swift store is swift://container/prefix"):
         SwiftObjects(f"swift://{rest}", {})
 
 
-def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
-    """Here something that answers 200 to whatever is asked."""
+def test_an_invalid_authentication_response_is_refused(swift: Swift) -> None:
+    """The server here returns 200 for every request."""
     elsewhere = swift.environment["ST_AUTH"].replace("/auth/v1.0", "/healthcheck")
     made = SwiftObjects("swift://zq/p?auth=v1", {**swift.environment, "ST_AUTH": elsewhere})
     with pytest.raises(ObjectStoreRejection, match="lacks the token or the account URL"):
@@ -102,7 +102,7 @@ def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
 
 
 def test_a_container_that_keeps_old_versions_is_refused(swift: Swift) -> None:
-    """Every removal would keep its bytes."""
+    """Every removed object would be kept as a version."""
     name = f"versions-{uuid4().hex}"
     made = SwiftObjects(f"swift://{name}/prefix?auth=v1", swift.environment)
     made.prepare()

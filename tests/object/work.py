@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages by the storage verbs, producers over HTTP that remember what was acknowledged, and patience with objects."""
+"""Messages by the storage verbs, producers over HTTP that record acknowledgements, and retries of requests."""
 
 import json
 import threading
@@ -19,12 +19,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 QUEUE = QueueRef("acme", "jobs")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
-# Messages of one post.
+# Number of messages of one post.
 BATCH = 5
 
 
 def post(storage: Storage, *bodies: str) -> None:
-    """One post."""
+    """Post the bodies in one request."""
     now = storage.now()
     drafts = [
         Draft(id, json.dumps(body).encode(), 3600, 0, CLIENT)
@@ -34,7 +34,7 @@ def post(storage: Storage, *bodies: str) -> None:
 
 
 def bodies(storage: Storage) -> list[str]:
-    """All that is in the queue, in order."""
+    """Return all bodies in the queue, in order."""
     found: list[str] = []
     marker = 0
     while True:
@@ -46,7 +46,7 @@ def bodies(storage: Storage) -> list[str]:
 
 
 class Producers:
-    """Threads that post to one server while this is entered."""
+    """Threads that post to one server while the context is active."""
 
     def __init__(self, url: str, name: str, threads: int = 4) -> None:
         self.acknowledged: list[str] = []
@@ -77,12 +77,12 @@ class Producers:
 
 
 def listed(url: str) -> list[str]:
-    """The bodies in the queue of a server."""
+    """Return the bodies in the queue of a server."""
     return [message["body"] for message in every_message(url, "jobs")]
 
 
 def patient(objects: Some, within: float = 60.0) -> Some:
-    """The same objects, which ask again where the object store cannot serve: Swift says 503 on a busy machine."""
+    """Make the objects retry requests that fail, because Swift returns 503 on a busy machine."""
     for verb in ("get", "exists", "put", "delete"):
         setattr(objects, verb, _again(getattr(objects, verb), within))
     return objects

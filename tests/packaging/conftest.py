@@ -13,9 +13,9 @@ from tests.blocks import ROOT
 
 
 def run(*command: str | Path, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with nothing of this process's environment but PATH, home and pip's index.
+    """Run a command with only PATH, home and pip's index of this process's environment.
 
-    pip compiles no module in advance, since most are never imported here.
+    pip does not compile modules, since most are never imported here.
     """
     kept = {
         name: os.environ[name] for name in ("PATH", "HOME", "PIP_INDEX_URL", "PIP_CONFIG_FILE") if name in os.environ
@@ -30,9 +30,9 @@ def run(*command: str | Path, code: int = 0, **variables: str) -> subprocess.Com
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a source archive and of the wheel that ``python -m build`` makes of it."""
+    """Return the folder of a source archive and of the wheel that ``python -m build`` makes of it."""
     folder, sources = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("sources") / "zq"
-    # A build writes into its sources, and several processes build.
+    # A build writes into its sources, and several test processes build.
     ignored = shutil.ignore_patterns(
         ".*cache", ".git", ".venv", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist"
     )

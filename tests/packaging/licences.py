@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of licences: what each extra brings, by what the packages of this environment say of themselves.
+"""The page of licences: the packages of each extra and their licences, from the packages' metadata.
 
-``python -m tests.packaging.licences THIRD-PARTY.md`` writes its tables anew, in an environment with every extra.
+``python -m tests.packaging.licences THIRD-PARTY.md`` updates its tables, in an environment with every extra.
 """
 
 import configparser
@@ -35,14 +35,14 @@ EXTRAS: Final = (
     "tracing",
     "report",
 )
-"""All that users install; the others are for work on zq."""
+"""The extras that users install; the others are for the development of zq."""
 MARK: Final = "<!-- Written by python -m tests.packaging.licences. -->\n"
 LONGEST: Final = 60
-"""Characters of a licence's name; some packages have the text of theirs in that place."""
+"""Maximum length of a licence's name; some packages have the text of their licence in that field."""
 
 
 def requirements(extra: str) -> list[Requirement]:
-    """What setup.cfg asks for: of an extra, or of the client, which needs none."""
+    """Return the requirements of an extra in setup.cfg, or of the client, which needs no extra."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     section, key = ("options", "install_requires") if extra == CLIENT else ("options.extras_require", extra)
@@ -50,7 +50,7 @@ def requirements(extra: str) -> list[Requirement]:
 
 
 def packages(extra: str) -> set[str]:
-    """The names of all packages that an extra brings here, those included that others of them need."""
+    """Return the names of all packages that an extra installs, including indirect requirements."""
     found: set[str] = set()
     todo = requirements(extra)
     while todo:
@@ -64,12 +64,12 @@ def packages(extra: str) -> set[str]:
 
 
 def applies(wanted: Requirement, extra: str) -> bool:
-    """Whether something is needed on this machine, by what is installed with that extra."""
+    """Return whether the requirement applies to this machine and the extra."""
     return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
 
 
 def licence(name: str) -> str:
-    """What a package says of its licence, as short as it says it. Raises ``ValueError`` if it says nothing."""
+    """Return the shortest form of a package's licence in its metadata. Raises ``ValueError`` if there is none."""
     said = distribution(name).metadata
     if short := named([said.get("License-Expression"), _classified(said), said.get("License")]):
         return short
@@ -77,7 +77,7 @@ def licence(name: str) -> str:
 
 
 def named(texts: Iterable[str | None]) -> str | None:
-    """The first that is a licence's name, and not its text nor nothing."""
+    """Return the first text that is the name of a licence, rather than its text or nothing."""
     lines = (" ".join(text.split()) for text in texts if text)
     return next((line for line in lines if line not in ("", "UNKNOWN") and len(line) <= LONGEST), None)
 
@@ -88,7 +88,7 @@ def _classified(said: PackageMetadata) -> str:
 
 
 def rows() -> Iterator[str]:
-    """A row for each package: its name, the licence, and what brings it."""
+    """Yield a row for each package: its name, its licence, and the extras that install it."""
     brought = {extra: packages(extra) for extra in (CLIENT, *EXTRAS)}
     for name in sorted(set().union(*brought.values())):
         extras = (
@@ -98,7 +98,7 @@ def rows() -> Iterator[str]:
 
 
 def renewed(page: str) -> str:
-    """The page with its table as it is now."""
+    """Return the page with an updated table."""
     before, mark, after = page.partition(MARK)
     rest = re.sub(r"\A\n(\|.*\n)*", "", after)
     return f"{before}{mark}\n| Package | Licence | Comes with |\n|---|---|---|\n{''.join(rows())}{rest}"

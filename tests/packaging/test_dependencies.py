@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages that are installed beside zq: the lock file of the image, and the licence of each package."""
+"""The packages that are installed with zq: the lock file of the image, and the licence of each package."""
 
 import re
 
@@ -18,13 +18,13 @@ IMAGE = (
     "tracing",
 )
 PINNED = re.compile(r"^(\S+)==(\S+)(?: ; (.+?))?((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
-# An extra that needs a compiler, so not every environment of the tests has it.
+# An extra that needs a compiler, so not every test environment has it.
 OPTIONAL = "fast"
 
 
 @pytest.fixture(scope="session")
 def locked() -> dict[str, str]:
-    """Versions by the names of the packages that this Python needs. The lock file has packages with hashes only."""
+    """Return the versions of the packages that this Python needs; assert that the lock file has hashes for each."""
     text = "".join(line for line in LOCK.read_text().splitlines(keepends=True) if not line.startswith("#"))
     assert PINNED.sub("", text).strip() == ""
     return {
@@ -34,8 +34,8 @@ def locked() -> dict[str, str]:
     }
 
 
-def test_the_lock_file_satisfies_what_setup_cfg_asks_for(locked: dict[str, str]) -> None:
-    """Of the extras that its first lines name, which are the image's; nothing that these need is missing."""
+def test_the_lock_file_satisfies_setup_cfg(locked: dict[str, str]) -> None:
+    """The lock file's header names the extras of the image; no package that they need is missing."""
     assert tuple(re.findall(r"--extra (\w+)", LOCK.read_text())) == IMAGE
     for extra in (licences.CLIENT, *IMAGE):
         for wanted in licences.requirements(extra):
@@ -45,7 +45,7 @@ def test_the_lock_file_satisfies_what_setup_cfg_asks_for(locked: dict[str, str])
 
 
 def test_the_licence_of_every_dependency_is_listed(locked: dict[str, str]) -> None:
-    """Of the client and of each extra, with all that they bring; none of these is silent about it."""
+    """The page lists all packages of the client and of each extra, with their licences."""
     page = (ROOT / "THIRD-PARTY.md").read_text()
     listed = dict(re.findall(r"^\| \[([\w.-]+)\]\(\S+\) \| ([^|]+) \|", page, re.MULTILINE))
     needed = set(locked)
@@ -57,13 +57,13 @@ def test_the_licence_of_every_dependency_is_listed(locked: dict[str, str]) -> No
 
 
 def test_neither_nothing_nor_a_whole_text_is_a_licence_s_name() -> None:
-    """The check itself."""
+    """The test checks the function of the other test."""
     assert licences.named([None, "", "UNKNOWN", "Permission is hereby granted, " * 9]) is None
     assert licences.named([None, "UNKNOWN", "MIT\n"]) == "MIT"
 
 
 def test_the_extra_standard_brings_what_a_first_server_needs() -> None:
-    """The server, the embedded store and the command line; no PySpark and no other store."""
+    """The extra has the server, the embedded store and the command line, but neither PySpark nor another store."""
     assert [wanted.extras for wanted in licences.requirements("standard")] == [{"cli", "rocksdb", "server"}]
     parts = {name for extra in ("cli", "rocksdb", "server") for name in licences.packages(extra)}
     assert {"click", "falcon", "rocksdict"} <= parts
@@ -71,6 +71,6 @@ def test_the_extra_standard_brings_what_a_first_server_needs() -> None:
 
 
 def test_the_extra_all_brings_each_extra_but_those_that_are_large_or_need_a_compiler() -> None:
-    """PySpark alone is most of 1.2 GB."""
+    """PySpark takes most of 1.2 GB."""
     [wanted] = licences.requirements("all")
     assert wanted.extras == {*licences.EXTRAS} - {"fast", "spark"}

@@ -34,7 +34,7 @@ SERVERS: Final = ("embedded", "shared")
 # The oldest supported version of Kubernetes that the objects are checked against, and the newest.
 VERSIONS: Final = ("1.29", "1.37")
 PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
-# Seconds between the end of the requests and the kill, for closing the store.
+# Seconds between the end of the requests and SIGKILL, for closing the store.
 CLOSING: Final = 20
 
 
@@ -130,7 +130,7 @@ def check(document: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
-    """The pod of both kinds of deployments."""
+    """Return the pod of both kinds of deployments."""
     [document] = documents((FOLDER / "base" / "deployment.yaml").read_text())
     found: dict[str, Any] = document["spec"]["template"]
     return found
@@ -144,7 +144,7 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Return the options in the environment of the container: those of the image and of the pod."""
+    """Return the options in the environment of the container, from the image and the pod."""
     [document] = documents((FOLDER / "base" / "deployment.yaml").read_text())
     [container] = document["spec"]["template"]["spec"]["containers"]
     return {**read_options(), **{each["name"]: each["value"] for each in container["env"]}}
@@ -158,7 +158,7 @@ def load(overlay: str) -> Settings:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_object_conforms_to_its_schema(overlay: str) -> None:
-    """The rendered objects, or without kubectl the plain files."""
+    """Without kubectl, the plain files are checked instead of the rendered objects."""
     objects = rendered(overlay) if able("kubectl") else plain(overlay)
     for document in objects:
         check(document)
@@ -195,7 +195,7 @@ def test_patches_and_config_files_exist_and_patch_an_object_of_the_overlay(overl
 def test_ports_of_the_pod_are_those_of_the_options(
     overlay: str, pod: dict[str, Any], container: dict[str, Any]
 ) -> None:
-    """Each port has a name by which the probes, the Services and the network policies find it."""
+    """Probes, Services and network policies refer to each port by its name."""
     chosen = load(overlay)
     startup.check_exposure(chosen)
     assert chosen.probes_address is not None
@@ -231,7 +231,7 @@ def test_the_pod_drains_and_ends_before_kubernetes_kills_it(
 
 
 def test_the_pod_has_a_read_only_root_and_no_rights(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """Its store, its configuration and its scratch files are on volumes."""
+    """The store, the configuration and the temporary files are on volumes."""
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -262,7 +262,7 @@ def test_the_store_of_shared_servers_is_in_a_secret() -> None:
 
 
 def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict[str, Any], tmp_path: Path) -> None:
-    """On free ports and with a store of the test. KEDA reads the depth with a token alone."""
+    """Ports and store are those of the test. KEDA reads the depth with only a token."""
     chosen = load("embedded")
     assert chosen.probes_address is not None
     ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}

@@ -30,7 +30,7 @@ CLOSED = [
     "SystemCallFilter=~@privileged",
     "UMask=0077",
 ]
-# What the unit may have, by its sections; systemd's own tool found no fault with it, and an exposure below 2 of 10.
+# Directives that the unit may have, by section; ``systemd-analyze`` reported no error and an exposure below 2 of 10.
 DIRECTIVES = {
     "[Unit]": "Description After Wants",
     "[Service]": f"""Type NotifyAccess ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
@@ -42,13 +42,13 @@ DIRECTIVES = {
 
 
 def directive(name: str) -> str:
-    """What a directive of the unit says that stands there once."""
+    """Return the value of a directive that occurs once in the unit."""
     [value] = [line.partition("=")[2] for line in UNIT.splitlines() if line.startswith(f"{name}=")]
     return value
 
 
 def test_the_unit_starts_a_server_and_gives_it_time_to_end() -> None:
-    """With flags that there are, and more than the two options allow together by default."""
+    """The flags exist, and the timeout exceeds the sum of the two options' defaults."""
     program, *flags = shlex.split(directive("ExecStart"))
     assert Path(program).name == "zq-server"
     assert server._parser().parse_args(flags).config == "/etc/zq/zq.conf"
@@ -58,7 +58,7 @@ def test_the_unit_starts_a_server_and_gives_it_time_to_end() -> None:
 
 
 def test_the_unit_has_no_directive_that_systemd_does_not_know() -> None:
-    """Each stands in its section, and is one that systemd 252 has (systemd.directives(7))."""
+    """Each directive is in its section, and exists in systemd 252 (systemd.directives(7))."""
     section, strange = "", []
     for line in UNIT.splitlines():
         if line.startswith("["):
@@ -69,7 +69,7 @@ def test_the_unit_has_no_directive_that_systemd_does_not_know() -> None:
 
 
 def test_the_unit_is_closed() -> None:
-    """Everything that systemd can shut is, but for the network, the store and what Python maps."""
+    """Every restriction of systemd is on, except for the network, the store and Python's memory maps."""
     told = [line for line in UNIT.splitlines() if line and line[0] not in "#["]
     shut = [f"{name}=yes" for name in YES.split()]
     assert [line for line in [*shut, *CLOSED] if told.count(line) != 1] == []
@@ -85,7 +85,7 @@ def test_the_image_is_built_on_one_base_that_a_digest_can_name() -> None:
 
 
 def test_the_image_s_health_check_works_with_tls(tmp_path: Path) -> None:
-    """Also where clients need certificates; it fails when the server does not answer."""
+    """The health check also works if clients need certificates, and fails if the server does not respond."""
     text = (ETC.parent / "Dockerfile").read_text().replace("\\\n", " ")
     [check] = [line for line in text.splitlines() if line.startswith("HEALTHCHECK")]
     program, *arguments = json.loads(check.partition(" CMD ")[2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``devstack/release`` refuses a release whose files have two versions. tests/campaign/packages builds a whole one."""
+"""Refusal of a release with inconsistent versions by ``devstack/release``; tests/campaign/packages builds a release."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ def release(clone: Path, *arguments: object) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A copy of the files that the check reads."""
+    """Return a copy of the files that the check reads."""
     for name in [*PLACES, "devstack/release.py"]:
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ WITHIN = 60
 
 @contextmanager
 def listening(address: str) -> Iterator[socket.socket]:
-    """Receive notifications as systemd does; ``@`` begins an abstract address."""
+    """Receive notifications like systemd; ``@`` begins an abstract address."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address.replace("@", "\0"))
         receiver.settimeout(WITHIN)
@@ -59,7 +59,7 @@ def test_a_server_serves_although_systemd_does_not_receive(tmp_path: Path) -> No
 
 
 def test_systemd_finds_no_fault_with_the_unit(tmp_path: Path) -> None:
-    """With a program that this machine has in place of the server's."""
+    """The unit's program is replaced by one that exists on this machine."""
     need("systemd-analyze")
     unit = tmp_path / "zq.service"
     unit.write_text((ROOT / "etc" / "zq.service").read_text().replace("/opt/zq/bin/zq-server", "/bin/true"))

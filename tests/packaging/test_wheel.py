@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contents and the metadata of the wheel, and the name under which pages say to install it."""
+"""The contents and the metadata of the wheel, and the name in the pages' install commands."""
 
 import re
 import zipfile
@@ -13,12 +13,12 @@ from tests.packaging.conftest import run
 
 pytestmark = pytest.mark.slow
 
-# The name ``zq``, where something is installed by it: on the package index it is a stranger's.
+# The name ``zq`` in an install command: on the package index, it belongs to another project.
 FOREIGN = re.compile(r"""pip3? install[^\n`]*[ '"/](zq(\[[a-z,]*\])?)(?=['"\s`]|$)|\bzq\[[a-z,]+\]""")
 
 
 def test_the_wheel_holds_the_packages_and_no_tests(dist: Path, wheel: Path) -> None:
-    """So are the scripts of Redis, the files of the console, the marker of types and the settings of Java's log."""
+    """The wheel also has the Redis scripts, the console's files, the marker of types and the settings of Java's log."""
     assert len(list(dist.glob("zq_queue-*.tar.gz"))) == 1
     names = zipfile.ZipFile(wheel).namelist()
     assert "[pytest11]\nzq = zq.testing.plugin\n" in read(wheel, "entry_points.txt")
@@ -40,7 +40,7 @@ def read(wheel: Path, name: str) -> str:
 
 
 def test_the_metadata_names_the_licence_and_each_supported_python(wheel: Path) -> None:
-    """A classifier for each version from the oldest one that pip accepts, without a gap."""
+    """There is a classifier for each version from the oldest supported one, without a gap."""
     metadata = message_from_string(read(wheel, "METADATA"))
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] or metadata["License"] == "Apache-2.0"
@@ -52,7 +52,7 @@ def test_the_metadata_names_the_licence_and_each_supported_python(wheel: Path) -
 
 
 def test_no_page_installs_the_package_of_a_stranger() -> None:
-    """Nor does a message or a script."""
+    """Messages and scripts use the right name too."""
     foreign = ["pip install zq", "pip install 'zq[cli]'", "zq[spark] is not installed"]
     assert all(FOREIGN.search(text) for text in foreign)
     assert not FOREIGN.search("pip install 'zq-queue[cli]'")
@@ -60,5 +60,5 @@ def test_no_page_installs_the_package_of_a_stranger() -> None:
     kinds = (".md", ".py", ".sh", ".cfg", ".conf", "Dockerfile")
     texts = [ROOT / name for name in listed if name.endswith(kinds) and (ROOT / name).exists()]
     told = [f"{path}: {found[0]}" for path in texts for found in [FOREIGN.search(path.read_text())] if found]
-    own = ("test_wheel.py", "test_installs.py")  # These name both in one line.
+    own = ("test_wheel.py", "test_installs.py")  # These name both packages in one line.
     assert [line for line in told if not any(name in line for name in own)] == []

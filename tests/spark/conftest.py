@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Spark session, with its Java, for all tests of this folder; the other fixtures are those of ``spark_python``."""
+"""A Spark session with its Java, which all tests of this folder share; other fixtures are in ``spark_python``."""
 
 import atexit
 import os
@@ -20,12 +20,12 @@ from tests.spark_python.conftest import LIMITS, client, command, make, options, 
 
 __all__ = ["LIMITS", "client", "command", "make", "options", "project", "proxy", "server", "timed"]
 ROOT = Path(__file__).parent.parent.parent
-# Options for a Java that lives for some minutes: little compilation, no verification, one thread for garbage.
+# Options for a Java that runs for some minutes: little compilation, no verification, one thread for garbage collection.
 SHORT = (
     "-XX:+UnlockDiagnosticVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-BytecodeVerificationRemote "
     "-Xshare:auto -XX:-UsePerfData"
 )
-# Settings that cost little processor time.
+# Settings that need little processor time.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -39,7 +39,7 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A busy machine starts a Python worker in more than the 15 seconds of the default.
+    # On a busy machine, a Python worker takes longer to start than the default of 15 seconds.
     "spark.python.authenticate.socketTimeout": "120s",
 }
 if not CAMPAIGN:  # Compiling a program for each query takes longer than interpreting it for a few rows.
@@ -49,7 +49,7 @@ if not CAMPAIGN:  # Compiling a program for each query takes longer than interpr
 def prepared() -> None:
     """Set the environment in which Spark finds Java, and its workers find zq and these tests.
 
-    Skips the test without Java.
+    Skip the test if there is no Java.
     """
     from zq.spark import java
 
@@ -63,7 +63,7 @@ def prepared() -> None:
 
 
 def _defaults() -> str:
-    """Return a folder with settings for the Java of every session, also in programs that tests start."""
+    """Return a folder with Java settings for every session, also in programs that tests start."""
     folder = tempfile.mkdtemp(prefix="zq-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     Path(folder, "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {SHORT}\n")
@@ -90,5 +90,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def finish(tmp_path: Path) -> Callable[[Any], None]:
-    """A function that runs a stream until nothing is left, with the test's checkpoint."""
+    """Return a function that runs a stream until all messages are processed, with the test's checkpoint."""
     return lambda writer: finished(writer.option("checkpointLocation", f"{tmp_path}/checkpoint"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the jobs that come with zq in this process, and so in the Spark session of the tests."""
+"""The jobs of zq, run in this process and therefore in the tests' Spark session."""
 
 import json
 from pathlib import Path
@@ -15,21 +15,21 @@ JOBS: dict[str, JobCommand] = {"ingest": ingest.ingest, "archive": archive.archi
 
 
 def invoke(name: str, *words: object) -> Result:
-    """A job, with an output for programs."""
+    """Run a job with machine-readable output."""
     return CliRunner().invoke(JOBS[name], ["--json", *map(str, words)], catch_exceptions=False)
 
 
 def told(result: Result) -> list[dict[str, Any]]:
-    """What it has said, if it went well."""
+    """Assert that the job succeeded and return its output."""
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def bodies(client: Client, queue: str) -> list[Any]:
-    """All that a queue holds."""
+    """Return the bodies of all messages in a queue."""
     return [message.body for message in client.queue(queue).list(page=1000, delayed=True)]
 
 
 def drawn(folder: Path) -> list[str]:
-    """Names of the pictures in it."""
+    """Return the names of the pictures in the folder."""
     return sorted(file.name for file in folder.iterdir() if file.read_bytes().startswith(b"\x89PNG"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of pipelines share: stages, and looks at what came of them."""
+"""Stages and results that the tests of pipelines share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def buried(client: Client) -> dict[str, str]:
 
 
 def mapped(function: Any, kind: str = "string") -> Any:
-    """A stage that puts bodies through a function of Python."""
+    """Return a stage that applies a Python function to bodies."""
     return lambda frame: frame.withColumn("body", F.udf(function, kind, useArrow=False)("body"))
 
 
@@ -36,7 +36,7 @@ def doubled(frame: Any) -> Any:
 
 
 def begun(pipeline: Pipeline, dead_letters: str | None = None) -> Runner:
-    """A run of it without Spark."""
+    """Begin a run of the pipeline without Spark."""
     runner = Runner(pipeline.claiming_options(), None, 1)  # type: ignore[arg-type]
     runner.begin(dead_letters)
     return runner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams from a queue to another one, and the bodies that arrive."""
+"""Streams from one queue to another, and the bodies that arrive."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -7,22 +7,22 @@ from typing import Any, Final
 from tests.servers import wait_for
 from zq.client import Client
 
-# Seconds that a busy machine may need until a stream has made progress.
+# Seconds that a stream may take to make progress on a busy machine.
 SLOW: Final = 240
 # Spark gives the Python process of a stream ten seconds to connect, and no setting changes that.
 LATE: Final = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
-# Starts of a stream, on a machine that is slow each time.
+# Number of attempts to start a stream on a slow machine.
 TRIES: Final = 6
 
 
 def taking(spark: Any, options: dict[str, str], **more: Any) -> Any:
-    """A stream that claims messages of the queue ``in``."""
+    """Return a stream that claims messages of the queue ``in``."""
     given = {"consumer": "etl", "queue": "in", **more}
     return spark.readStream.format("zq").options(**{**options, **given}).load()
 
 
 def writing(frame: Any, options: dict[str, str], **more: Any) -> Any:
-    """A writer of the frame to the queue ``out``."""
+    """Return a writer of the frame to the queue ``out``."""
     return frame.writeStream.format("zq").options(**options, queue="out", **more)
 
 
@@ -31,7 +31,10 @@ def bodies(client: Client, queue: str = "out") -> list[Any]:
 
 
 def finished(writer: Any) -> None:
-    """Run a stream until nothing is left, and start it again if its Python process was late; raise its error."""
+    """Run a stream until all messages are processed.
+
+    It is restarted if its Python process was late; other errors are raised.
+    """
     for left in reversed(range(TRIES)):
         query = writer.trigger(availableNow=True).start()
         try:
@@ -45,7 +48,10 @@ def finished(writer: Any) -> None:
 
 
 def started(writer: Any, reached: Callable[[], bool], what: str) -> Any:
-    """Start a stream, wait until ``reached`` is true, and return the query; start again if its Python was late."""
+    """Start a stream, wait until ``reached`` is true, and return the query.
+
+    The stream is restarted if its Python process was late.
+    """
     for _ in range(TRIES):
         query = writer.start()
         try:

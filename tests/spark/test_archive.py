@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archive and report: what a real server's histories held, and figures that were counted by hand."""
+"""Archive and report, on a server's history and on one whose metrics were counted by hand."""
 
 import shlex
 from pathlib import Path
@@ -21,7 +21,7 @@ from zq.jobs import report, tables
 
 
 def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
-    """Sequence, body and outcome of all rows, whose days are right."""
+    """Return sequence, body and outcome of all rows; assert their days."""
     frame = tables.read(spark, str(path), table)
     moment = "finished" if table == "finished" else "created"
     assert frame.where(F.col(moment).cast("date") != F.col("day")).count() == 0
@@ -30,7 +30,7 @@ def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Server, project, tmp_path) -> None:
-    """The job had died before it noted the end of a batch, and by now the server has forgotten some of that."""
+    """The job died before it recorded the end of a batch, and the server has removed some of its messages since."""
     path = tmp_path / "archive"
     given = ["--url", timed.url, "--project", project, path]
     with Client(timed.url, project) as client:
@@ -65,7 +65,10 @@ GONE = [("in", 25, "10:00"), ("in", 26, "11:59")]
 
 
 def handmade(spark: Any, path: str) -> Any:
-    """An archive that was brought up at 12:02 with a history as above; messages live for an hour. Its backlog."""
+    """Create an archive with the history above, updated at 12:02; return its backlog.
+
+    Messages have a TTL of one hour.
+    """
     home = {"project": F.lit("acme"), "day": F.lit("2026-01-01").cast("date"), "batch": F.lit("x-0")}
     finished = spark.createDataFrame(
         HISTORY, "queue string, seq long, c string, f string, claim_count int, outcome string"
@@ -90,7 +93,7 @@ def at(column: str) -> Any:
 
 
 def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
-    """Each figure, counted by hand; and the same from the command line, for a time, without a server."""
+    """The report has the values counted by hand, and so has the command's, for a given time and without a server."""
     backlog = handmade(spark, str(tmp_path))
     found = {table: tables.read(spark, str(tmp_path), table) for table in tables.SCHEMAS}
     found["records"] = found["finished"]
@@ -131,7 +134,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
 
 
 def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None:
-    """spark.md, in its order, on a server as it is; each prints what it should, and the pictures are there."""
+    """The examples of spark.md run in order on a default server; each prints its output, and the pictures exist."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "orders.csv").write_text("id,item\n1,lamp\n2,chair\n3\n")
     export, *commands = (shlex.split(line) for line in only("api-ref/spark.md", "sh").splitlines())

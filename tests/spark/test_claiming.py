@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that take messages from a queue: each is read, none is lost, and with ackColumn none is doubled."""
+"""Streams that claim messages from a queue: each is read, and with ackColumn each exactly once."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,18 @@ pytest.importorskip("pyspark")
 
 
 def test_a_stream_takes_all_that_there_is_and_settles_it(spark, client, options, finish) -> None:
-    """In several batches of several claims; the last batch is settled, too."""
+    """The stream takes several batches of several claims, and settles the last batch too."""
     client.queue("in").post_many(range(250))
     finish(writing(taking(spark, options, maxMessagesPerBatch=100, claimSize=30).selectExpr("body"), options))
     assert sorted(map(int, bodies(client))) == list(range(250))
     assert client.queue("in").stats().total == 0
 
 
-def test_rows_show_what_messages_are(spark, client, options, finish) -> None:
-    """All columns; messages outlive their claim, so the ttl has grown; the claim is one that ackColumn takes."""
+def test_rows_have_all_fields_of_messages(spark, client, options, finish) -> None:
+    """A row has all columns.
+
+    Messages outlive their claim, so the TTL has grown. ackColumn accepts the claim.
+    """
     client.queue("in").post_many([{"n": 1}, "text", None], ttl=100)
     [first, *_] = client.queue("in").list()
     seen: list[Any] = []
@@ -37,7 +40,7 @@ def test_rows_show_what_messages_are(spark, client, options, finish) -> None:
 
 
 def test_with_the_claims_column_reading_and_writing_are_one_step(spark, client, options, finish, tmp_path) -> None:
-    """Claims of which all rows are filtered out are settled by the source. What the checkpoint forgot is not redone."""
+    """The source settles claims whose rows are all filtered out. A lost checkpoint entry does not repeat a batch."""
     client.queue("in").post_many(range(250))
 
     def copy() -> None:
@@ -58,7 +61,7 @@ def test_with_the_claims_column_reading_and_writing_are_one_step(spark, client, 
 
 
 def releasing(folder: str, url: str, project: str) -> Any:
-    """A function of SQL that passes text on and once gives the claim of its row back."""
+    """Return an SQL function that returns its text, and releases the claim of the first row."""
     from pyspark.sql.functions import udf
 
     def passed(body: str, claim: str) -> str:
@@ -72,7 +75,7 @@ def releasing(folder: str, url: str, project: str) -> Any:
 
 
 def test_a_claim_that_lapses_in_work_refuses_the_batch(spark, server, client, options, finish, tmp_path) -> None:
-    """The query fails, nothing of the batch is published, and started again it loses and doubles nothing."""
+    """The query fails and publishes nothing of the batch; after a restart each message is published once."""
     client.queue("in").post_many(range(20))
     release = releasing(str(tmp_path), server.url, options["project"])
     rows = taking(spark, options).withColumn("body", release("body", "claim"))
@@ -84,7 +87,7 @@ def test_a_claim_that_lapses_in_work_refuses_the_batch(spark, server, client, op
 
 
 def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, options, finish, tmp_path) -> None:
-    """With a sentence; the second one works on."""
+    """The first query fails with an error that names the cause; the second one continues."""
     client.queue("in").post("a")
     stream = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first")
     first = started(stream, lambda: bodies(client) == ["a"], "the first query works")
@@ -101,7 +104,7 @@ def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, opti
 
 
 def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy, tmp_path) -> None:
-    """It does not ask all the time, hears of a message at once, and outlives the deletion of its queue."""
+    """The stream uses long polls, gets a message at once, and survives the deletion of its queue."""
     stream = writing(taking(spark, {**options, "url": proxy.url}, wait=10), options)
     stream = stream.option("checkpointLocation", f"{tmp_path}/checkpoint")
     query = started(stream, lambda: any(method == "PUT" for method, *_ in proxy.seen), "it asks for messages")
@@ -118,7 +121,7 @@ def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy
 
 
 def test_a_schema_of_the_users_own_chooses_columns(spark, client, options, finish) -> None:
-    """In any order."""
+    """The columns may be in any order."""
     client.queue("in").post("a")
     reader = spark.readStream.format("zq").options(**options, consumer="etl", queue="in")
     finish(writing(reader.schema("queue string, body string").load(), options))

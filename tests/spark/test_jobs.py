@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ingest: real files into a real server's queue, each row once."""
+"""Ingest of files into the queue of a server, each row once."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.spark.jobs import bodies, invoke, told
 from zq.jobs import ingest
 
 Run = Callable[..., Result]
-# Words of a command that fails, its exit code, and a part of the sentence that says why.
+# Arguments of a command that fails, its exit code, and a part of its error message.
 WRONG: list[tuple[list[str], int, str]] = [
     (["none.json", "--queue", "in"], 1, "Path does not exist"),
     (["notes.txt", "--queue", "in"], 4, "does not show its format: give --format"),
@@ -35,7 +35,7 @@ def run(spark, server, project) -> Run:
 
 
 def test_files_of_each_format_become_messages(run: Run, spark, client, tmp_path) -> None:
-    """Whole rows as objects, typed; a folder, a pattern, a name that looks like one, empty files; ttl."""
+    """Rows become typed objects; paths may be folders, patterns, names that look like patterns, and empty files."""
     (tmp_path / "a {1}.jsonl").write_text('{"n": 1.50, "z": null}\n\n"text"\n')
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.csv").write_text('id,name\n1,"Ann, ""the"" first"\n2,\n')
@@ -59,7 +59,7 @@ def test_files_of_each_format_become_messages(run: Run, spark, client, tmp_path)
 
 
 def test_a_column_can_be_the_body(run: Run, spark, client, tmp_path) -> None:
-    """A member of JSON lines; a column as text, or as the JSON in it; bytes as base64."""
+    """The body is a member of JSON lines, a column as text or parsed as JSON, or bytes as base64."""
     (tmp_path / "a.json").write_text('{"id": 7, "body": {"n": [1]}}\n')
     (tmp_path / "b.csv").write_text("id,body\n1,17\n")
     (tmp_path / "empty.csv").touch()
@@ -70,7 +70,7 @@ def test_a_column_can_be_the_body(run: Run, spark, client, tmp_path) -> None:
 
 
 def test_a_repeated_run_stores_only_what_is_new(run: Run, client, tmp_path) -> None:
-    """By the name of the job or by the key; another key, or another queue, stores again."""
+    """Repeats are found by the name of the job or by the key; another key or another queue stores the rows again."""
     (tmp_path / "1.json").write_text("1\n")
     told(run("ingest", tmp_path, "--queue", "in"))
     (tmp_path / "2.json").write_text("2\n")
@@ -85,8 +85,8 @@ def test_a_repeated_run_stores_only_what_is_new(run: Run, client, tmp_path) -> N
     assert (bodies(client, "in"), bodies(client, "other")) == ([1, 2, 1, 2], [1, 2])
 
 
-def test_rows_that_do_not_parse_are_written_beside(run: Run, spark, client, tmp_path) -> None:
-    """With the file, the text and the reason; a repeated run does not write them twice."""
+def test_invalid_rows_are_written_to_the_rejected_folder(run: Run, spark, client, tmp_path) -> None:
+    """A rejected row is written with its file, text and reason; a repeated run does not write it twice."""
     (tmp_path / "in").mkdir()
     deep = b'{"body": ' + b"[" * 3000 + b"]" * 3000 + b"}"
     (tmp_path / "in" / "a.json").write_bytes(b'{"body": 1}\n{"body": \n{"else": 2}\n{"body": "\xff"}\n' + deep)
@@ -104,7 +104,7 @@ def test_rows_that_do_not_parse_are_written_beside(run: Run, spark, client, tmp_
 
 
 def test_a_file_that_grows_while_it_is_read_is_stored_as_it_was_checked(spark, tmp_path) -> None:
-    """What was appended meanwhile is not read, so no torn line is left out unseen."""
+    """Rows that are appended in the meantime are not read, so that no incomplete line is silently omitted."""
     file = tmp_path / "a.json"
     file.write_text("1\n")
     rows = ingest.read_rows(spark, str(file), "json")
@@ -117,7 +117,7 @@ def test_a_file_that_grows_while_it_is_read_is_stored_as_it_was_checked(spark, t
 
 @pytest.mark.parametrize("strict", rotated([False, True], 1))
 def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_path, strict: bool) -> None:
-    """And one that was not told where they may go. Nothing of the file is stored; when it is mended, all of it is."""
+    """A job without a place for rejected rows fails too; nothing of the file is stored until it is corrected."""
     (tmp_path / "a.json").write_text("1\n{\n")
     given = (tmp_path / "a.json", "--queue", "in", *(("--strict", "--rejected", tmp_path / "out") if strict else ()))
     failed = run("ingest", *given)
@@ -131,14 +131,14 @@ def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), rotated(WRONG, 2))
-def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code: int, sentence: str) -> None:
-    """And a code as those of the command line."""
+def test_an_error_is_one_line(run: Run, client, tmp_path, words, code: int, sentence: str) -> None:
+    """The exit code is that of the command line."""
     (tmp_path / "notes.txt").write_text("a\n")
     (tmp_path / "rows.csv").write_text(f"a\n{'1' * 200}\n")
     client.queue("small").create({"_max_messages_post_size": 100})
     failed = run("ingest", "--retry", 0, tmp_path / words[0], *words[1:])
     assert (failed.exit_code, failed.stdout) == (code, "")
-    # Where Spark is slow to see it, a line of progress goes before.
+    # If Spark is slow to fail, a line of progress is printed before the error.
     (told,) = [line for line in failed.stderr.splitlines() if not line.startswith("zq: ingest: file 1 of 1")]
     assert told.startswith("zq: ")
     assert sentence in told
@@ -148,10 +148,10 @@ def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code
 def test_an_ingest_that_broke_off_is_finished_by_its_repetition(
     run: Run, client, proxy: Proxy, tmp_path, trouble: Trouble, before: int
 ) -> None:
-    """It ended while the second of three files was being committed, before the server had decided or after that."""
+    """The job ended during the commit of the second of three files, before or after the server's decision."""
     for number in range(3):
         (tmp_path / f"{number}.json").write_text("".join(f"{number * 10 + line}\n" for line in range(10)))
-    passed = [None] * 4  # of the first file: asked, committed, asked; of the second: asked
+    passed = [None] * 4  # the first file: request, commit, request; the second: request
     proxy.commits.extend([*passed, *[trouble] * 50])  # type: ignore[list-item]
     failed = run("ingest", "--retry", 0, "--url", proxy.url, tmp_path, "--queue", "in")
     assert failed.exit_code == 7

@@ -24,7 +24,7 @@ from zq.spark.pipeline import RoundFailed, Totals
 
 
 def test_each_message_goes_through_the_stages_once(spark, client, make: Make) -> None:
-    """In rounds of several claims; several actions and joins of a stage read the same messages."""
+    """The run has rounds of several claims; several actions and joins of a stage read the same messages."""
     client.queue("in").post_many(range(1000))
     told: list[int] = []
 
@@ -41,7 +41,7 @@ def test_each_message_goes_through_the_stages_once(spark, client, make: Make) ->
 
 
 def test_stages_may_group_and_say_where_rows_go(spark, client, make: Make) -> None:
-    """Wide transformations, and a queue of its own for each row."""
+    """Stages may use wide transformations, and may name a queue for each row."""
     client.queue("in").post_many(range(300))
 
     def summed(frame: Any) -> Any:
@@ -55,7 +55,7 @@ def test_stages_may_group_and_say_where_rows_go(spark, client, make: Make) -> No
 
 
 def test_a_task_that_fails_once_doubles_nothing(spark, client, make: Make, tmp_path: Path, monkeypatch) -> None:
-    """It is tried again by Spark, and nothing is taken for poison; here of a round that tasks read by themselves."""
+    """Spark retries the task, and no message is taken for poison; tasks read the messages of this round themselves."""
     monkeypatch.setattr("zq.spark.runner.INLINED_BYTES", 0)
     client.queue("in").post_many(range(300))
 
@@ -73,7 +73,7 @@ def test_a_task_that_fails_once_doubles_nothing(spark, client, make: Make, tmp_p
 
 
 def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: Proxy) -> None:
-    """Whether it is repeated, or the run finds out from the server."""
+    """The commit is repeated, or the run queries the server for its result."""
 
     def troubled(frame: Any) -> Any:
         proxy.commits.append(LOST_ANSWER)
@@ -88,7 +88,7 @@ def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: 
 
 
 def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Server) -> None:
-    """Those of a run that died, which holds an old fence besides."""
+    """The messages were claimed by a run that died, which has an old fence."""
     pipeline = make(doubled, url=timed.url, claim_size=10, max_messages=20)
     with Client(timed.url, pipeline.project) as client:
         client.queue("in").post_many(range(20))
@@ -103,7 +103,7 @@ def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, m
 
 
 def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make) -> None:
-    """With a sentence, in the middle of a round, of which nothing is published; the second one does it."""
+    """The first run fails in a round, of which nothing is published; the second one processes the messages."""
     client.queue("in").post_many(range(10))
     working, go_on = threading.Event(), threading.Event()
     errors: list[Exception] = []
@@ -134,7 +134,7 @@ def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make
 
 
 def test_a_claim_that_is_gone_fails_the_round(spark, client, make: Make) -> None:
-    """Its messages may be at work elsewhere."""
+    """Another consumer may process its messages."""
     client.queue("in").post_many(range(250))
 
     def losing(frame: Any) -> Any:
@@ -148,14 +148,14 @@ def test_a_claim_that_is_gone_fails_the_round(spark, client, make: Make) -> None
 
 
 def test_an_empty_queue_is_nothing_to_do(spark, client, make: Make) -> None:
-    """And makes no other."""
+    """The run creates no queue."""
     with pytest.warns(UserWarning, match="There is no queue in yet"):
         assert make(doubled).run(spark, until_empty=True) == Totals()
     assert not client.queue("out").exists()
 
 
-def test_a_run_that_is_asked_to_stop_ends_after_its_round(spark, client, make: Make) -> None:
-    """What is claimed and not started is released at once."""
+def test_a_run_that_is_stopped_ends_after_its_round(spark, client, make: Make) -> None:
+    """Messages that are claimed but not processed are released at once."""
     client.queue("in").post_many(range(20))
 
     def stopping(frame: Any) -> Any:

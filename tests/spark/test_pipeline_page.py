@@ -18,7 +18,7 @@ from zq.spark import session as sessions
 
 
 def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monkeypatch, tmp_path) -> None:
-    """On a server as it is. Totals are a line of JSON; settings of the command line go to Spark."""
+    """The server has default options. Totals are a line of JSON; settings of the command line are passed to Spark."""
     (tmp_path / "job.py").write_text(only("api-ref/pipelines.md", "python"))
     assert "\nzq pipeline run job.py --until-empty\n" in only("api-ref/pipelines.md", "sh")
     given: list[Any] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: what cannot be worked on is buried with the reason, and a stage's own fault buries nothing."""
+"""Poison messages of pipelines: they are dead-lettered with a reason, and a fault of a stage moves none."""
 
 from typing import Any
 
@@ -18,12 +18,15 @@ from zq.spark.pipeline import ERROR, RoundFailed, Totals, reject
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pause before the second look."""
+    """Disable the pause before the second attempt."""
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
-def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
-    """With its reason and all of its rows, also when all of a claim goes; stages behind do not meet it."""
+def test_messages_that_a_stage_marks_are_buried(spark, client, make: Make) -> None:
+    """A marked message is dead-lettered with its reason and all its rows, even if these are a whole claim.
+
+    Later stages do not get it.
+    """
     client.queue("in").post_many([*("x" for _ in range(100)), *range(100), "y", [1, "z", 2], [3, 4]])
 
     def parsed(frame: Any) -> Any:
@@ -40,7 +43,7 @@ def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:
 
 
 def test_messages_over_which_a_stage_raises_are_buried(spark, client, make: Make) -> None:
-    """They are found among others, in several claims; the reason is the error's last line."""
+    """The messages are found among others, in several claims; the reason is the error's last line."""
     client.queue("in").post_many([*range(3), "bad"])
 
     def checked(body: str) -> str:
@@ -54,7 +57,7 @@ def test_messages_over_which_a_stage_raises_are_buried(spark, client, make: Make
 
 
 def test_messages_over_which_a_stage_raises_on_the_driver_are_buried(spark, client, make: Make) -> None:
-    """The reason names the stage. That it cannot take no rows at all does not hide which message is at fault."""
+    """The reason names the stage. A stage that fails on an empty frame does not hide the faulty message."""
     client.queue("in").post_many([1, 2, "bad"])
 
     def looked_at(frame: Any) -> Any:
@@ -67,7 +70,7 @@ def test_messages_over_which_a_stage_raises_on_the_driver_are_buried(spark, clie
 
 
 def test_messages_whose_results_the_sink_refuses_are_buried(spark, client, make: Make) -> None:
-    """Such as bodies that are too large."""
+    """A body that is too large is an example."""
     client.queue("out").create({"_max_messages_post_size": 100})
     client.queue("in").post("x" * 200)
     assert make(lambda frame: frame).run(spark, until_empty=True) == Totals(1, 1, 0, 1)
@@ -91,8 +94,8 @@ def test_a_stage_that_fails_whatever_it_gets_buries_nothing(spark, client, make:
     assert (bodies(client), buried(client)) == ([], {})
 
 
-def test_a_round_that_took_too_long_says_so(spark, client, make: Make) -> None:
-    """Its results were dropped by the server; no dry run finds out more."""
+def test_a_round_that_took_too_long_is_reported(spark, client, make: Make) -> None:
+    """The server has dropped the results; a dry run would find no other cause."""
     client.queue("in").post_many([1])
     runs = []
 

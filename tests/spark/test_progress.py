@@ -15,7 +15,7 @@ from zq.cli.output import note
 def test_a_job_prints_its_progress_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, spark, server, project, tmp_path
 ) -> None:
-    """A line now and then, and one at the end. Results are on standard output alone."""
+    """A job prints a line from time to time, and one at the end; standard output has only results."""
     heard: list[str] = []
     monkeypatch.setattr(module, "NOTE_INTERVAL", 0.01)
     monkeypatch.setattr(module, "note", lambda line: (heard.append(line), note(line)))

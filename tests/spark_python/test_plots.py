@@ -20,14 +20,14 @@ MINUTE = timedelta(minutes=1)
 
 
 def queue(name: str, posted: int = 0, finished: int = 0, **more: Any) -> dict[str, Any]:
-    """Return the figures of a queue."""
+    """Return the counts of a queue."""
     times = dict.fromkeys(("p50", "p95", "p99"), 1.5 if finished else None)
     trouble = dict.fromkeys(plots.PROBLEM_COLUMNS, 0)
     return {"project": "acme", "queue": name, "posted": posted, "finished": finished, **times, **trouble, **more}
 
 
 def counts(name: str, *values: tuple[int, int], step: timedelta = MINUTE) -> list[dict[str, Any]]:
-    """Return the numbers of posted and finished messages in each step; steps without messages are left out."""
+    """Return the numbers of posted and finished messages in each step; steps without messages are omitted."""
     rows = []
     for number, (posted, finished) in enumerate(values):
         if posted or finished:
@@ -52,7 +52,7 @@ def test_steps_are_minutes_for_an_hour_and_hours_for_days() -> None:
 
 
 def test_throughput_has_a_panel_for_each_queue_with_messages() -> None:
-    """The queue with more messages is first. Minutes without messages are 0, and a line of zeros can be seen."""
+    """The queue with more messages is first. Minutes without messages are 0, and a line of zeros is visible."""
     rows = [queue("in", 9, 7), queue("in-dlq"), queue("out", 20, 20)]
     steps = [*counts("in", (5, 0), (0, 0), (4, 7)), *counts("out", *[(0, 0)] * 59, (20, 20))]
     figure = plots.draw_throughput(rows, steps, MINUTE)
@@ -69,7 +69,7 @@ def test_throughput_has_a_panel_for_each_queue_with_messages() -> None:
 
 
 def test_throughput_shows_the_twelve_queues_with_the_most_messages() -> None:
-    """The title says that others are left out."""
+    """The title says that others are omitted."""
     rows = [queue(f"q{number}", number) for number in range(14)]
     steps = [count for row in rows for count in counts(row["queue"], (row["posted"], 0), step=timedelta(hours=6))]
     figure = plots.draw_throughput(rows, steps, timedelta(hours=6))
@@ -87,7 +87,7 @@ def test_throughput_names_the_project_if_there_are_several() -> None:
 
 
 def test_dwell_names_each_percentile_once() -> None:
-    """Percentiles that are equal share a label. Queues without finished messages are left out."""
+    """Equal percentiles share a label. Queues without finished messages are omitted."""
     rows = [
         queue("in", 9, 9, p50=1.5, p95=90.0, p99=7200.0),
         queue("one", 1, 1, p50=0.0, p95=0.0, p99=0.0),
@@ -127,7 +127,7 @@ def test_trouble_has_bars_for_queues_with_trouble_only() -> None:
 
 
 def test_a_picture_without_data_has_a_sentence_instead_of_a_panel(tmp_path: Path) -> None:
-    """The files of an earlier report are replaced all the same."""
+    """The files of an earlier report are replaced anyway."""
     rows = [queue("in", 2)]
     for figure in (
         plots.draw_dwell_times(rows),

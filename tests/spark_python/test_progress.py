@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs show of how far they are, on a terminal and elsewhere."""
+"""Progress of jobs, on a terminal and elsewhere."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ with show_progress("ingest", False) as progress:
 
 
 class Tracker:
-    """Two stages that Spark works on, of which one is known; or one that is being stopped."""
+    """Two active stages of Spark, of which one is known, or a tracker that fails during a stop."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -52,7 +52,7 @@ def spark_with(tracker: Tracker) -> Any:
 
 
 def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rate is that of late, so a long wait does not weigh on it; time counts from Spark's start."""
+    """The rate is a recent one, so that a long wait does not reduce it; the time counts from Spark's start."""
     now = [100.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     told = Progress("ingest", "messages")
@@ -75,12 +75,12 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_session_that_is_just_being_stopped_has_no_tasks() -> None:
-    """Instead of a trace in the midst of a good end."""
+    """No traceback is printed when a job ends successfully."""
     assert task_progress(spark_with(Tracker(Py4JError("gone")))) == ""
 
 
 def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that waits for messages does not fill a log; what takes long is told again as long as tasks run."""
+    """A pipeline that waits for messages does not fill a log; a long step is printed again while tasks run."""
     lines: list[str] = []
     monkeypatch.setattr(module, "note", lines.append)
     told = Progress("raw.clean", "messages")
@@ -100,8 +100,8 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(lines) == 4
 
 
-def test_what_fails_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    """The sentence that says why is the last line."""
+def test_a_failed_job_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line is the error message."""
 
     def fails() -> None:
         with show_progress("ingest", False) as told:
@@ -114,7 +114,7 @@ def test_what_fails_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_terminal_has_a_live_line() -> None:
-    """It is drawn over and over and is gone in the end. Nothing of a file's name steers the terminal."""
+    """The line is redrawn and erased in the end. Control characters in a file's name are not sent to the terminal."""
     here, there = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
     shown = bytearray()
@@ -130,11 +130,11 @@ def test_a_terminal_has_a_live_line() -> None:
     assert job.returncode == 0
     text = shown.decode()
     assert "ingest: file 1 of 2, a\ufffd.json; 1,200 messages, " in text
-    assert text.rindex("zq: ingest: 1,200 messages in ") > text.rindex("\x1b[2K")  # a line that was erased
+    assert text.rindex("zq: ingest: 1,200 messages in ") > text.rindex("\x1b[2K")  # an erased line
 
 
 def read_all(here: int, shown: bytearray) -> None:
-    """What a terminal gets, until nobody writes to it any more."""
+    """Collect the output to a terminal until it is closed."""
     try:
         while some := os.read(here, 4096):
             shown += some

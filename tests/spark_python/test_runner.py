@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines without Spark: what they accept, and which claims a run makes, adopts and releases."""
+"""Pipelines without Spark: their settings, and the claims that a run makes, adopts and releases."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from zq.spark.pipeline import Pipeline, Totals
 
 
 def test_claims_of_an_earlier_run_are_found_however_it_made_them(client, make: Make) -> None:
-    """More and smaller ones than are made now, with gaps where all of a claim was buried; and the prefetched ones."""
+    """The earlier run made more and smaller claims, one of which was settled, and prefetched others."""
     client.queue("in").post_many(range(60))
     died = begun(make(doubled, claim_size=5, max_messages=30))
     first = died.claim()
@@ -29,7 +29,10 @@ def test_claims_of_an_earlier_run_are_found_however_it_made_them(client, make: M
 
 
 def test_a_run_prefetches_the_next_round(client, make: Make) -> None:
-    """If there is a backlog; a run that ends releases it. Names in use are not claimed a second time."""
+    """The next round is prefetched if there is a backlog, and released when the run ends.
+
+    A name in use is not claimed a second time.
+    """
     client.queue("in").post_many(range(50))
     runner = begun(make(doubled, max_messages=20))
     first = runner.claim()
@@ -46,7 +49,7 @@ def test_a_run_prefetches_the_next_round(client, make: Make) -> None:
 
 
 def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make) -> None:
-    """At least: a fresh one in another claim counts."""
+    """The count of a round is the smallest of its messages: a new message in another claim counts."""
     client.queue("in").post_many(range(2))
     runner = begun(make(doubled, claim_size=2))
     for times in (1, 2):
@@ -57,8 +60,8 @@ def test_a_round_knows_how_often_its_messages_were_handed_out(client, make: Make
     assert runner.claim().claim_count == 1
 
 
-def test_what_another_run_has_committed_does_not_count(client, make: Make) -> None:
-    """The server says that the batch is committed; the fence says by whom not."""
+def test_a_commit_of_another_run_does_not_count(client, make: Make) -> None:
+    """The server reports the batch as committed; the fence shows that another run did it."""
     client.queue("in").post_many(range(2))
     runner = begun(make(doubled))
     runner.claim()
@@ -87,13 +90,13 @@ def test_what_another_run_has_committed_does_not_count(client, make: Make) -> No
     ],
 )
 def test_wrong_settings_are_refused_by_name(wrong: dict[str, Any], sentence: str) -> None:
-    """Where they are given, before there is a session."""
+    """The settings are checked before there is a session."""
     with pytest.raises(Invalid, match=sentence):
         Pipeline(**{"source": "in", "sink": "out", "stages": [doubled], **wrong})
 
 
-def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -> None:
-    """A project that nobody names, and another dead letter queue."""
+def test_a_run_refuses_settings_that_are_checked_late(client, make: Make, monkeypatch) -> None:
+    """The cases are a missing project and another dead-letter queue."""
     monkeypatch.delenv("ZQ_PROJECT", raising=False)
     with pytest.raises(Invalid, match="project is missing"):
         make(doubled, project=None).claiming_options()
@@ -103,7 +106,7 @@ def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -
 
 
 def test_a_run_that_is_refused_or_fenced_changes_no_queue(client, make: Make) -> None:
-    """The dead letter queue is set under the fence; what sends messages away by count is warned of."""
+    """The dead-letter queue is set under the fence; a rule that dead-letters by claim count causes a warning."""
     with pytest.warns(UserWarning, match="There is no queue in yet"):
         begun(make(doubled), "dead")
     assert client.queue("in").metadata()["_dead_letter_queue"] == "dead"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink's driver side without Spark: stages that are published, dropped and refused."""
+"""The sink on the driver without Spark: stages that are published, dropped and refused."""
 
 import time
 from typing import Any
@@ -29,7 +29,7 @@ def bodies(queue: Queue) -> list[Any]:
 
 
 def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options) -> None:
-    """Of tasks that ended well; nothing is known of those that failed. What was published stays."""
+    """Stages of successful tasks are dropped; those of failed tasks are unknown. Published stages stay."""
     schema = StructType([StructField("body", StringType())])
     writer = BatchWriter(
         parse_sink_options(OptionParser({**options, "queue": "out"}), stream=False), schema, overwrite=False
@@ -45,8 +45,8 @@ def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options
     assert bodies(client.queue("out")) == ["a"]
 
 
-def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(client, options) -> None:
-    """A job's key with other data, a stream's producer by another query, and a claim is not settled in vain."""
+def test_a_name_in_other_use_is_refused_and_stores_nothing(client, options) -> None:
+    """A job's key has other data, or another query uses a stream's producer; no claim is settled."""
     schema = StructType([StructField("body", StringType())])
     job = BatchWriter(
         parse_sink_options(OptionParser({**options, "queue": "out", "idempotencyKey": "k"}), False), schema, False
@@ -66,7 +66,7 @@ def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(clien
 
 
 def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> None:
-    """They go by stage_ttl; the job fails at once."""
+    """The stages expire after ``stage_ttl``; the job fails at once."""
     schema = StructType([StructField("body", StringType())])
     options = {"url": "http://127.0.0.1:9", "project": project, "queue": "out", "retryFor": "60"}
     writer = BatchWriter(parse_sink_options(OptionParser(options), stream=False), schema, overwrite=False)
@@ -85,7 +85,7 @@ def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> 
     ],
 )
 def test_a_column_holds_the_attributes_of_messages(client, options, kind, entries, expected) -> None:
-    """The column of a source is one that the sink takes."""
+    """The sink accepts the source's column."""
     schema = StructType([StructField("body", StringType()), StructField("with", kind)])
     given = OptionParser({**options, "queue": "out", "attributesColumn": "with"})
     writer = BatchWriter(parse_sink_options(given, stream=False), schema, overwrite=False)

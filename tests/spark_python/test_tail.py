@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that take nothing: how they go on, and that what is gone is told. Without Spark's processes."""
+"""Streams that follow without claims, and lost messages, without Spark's processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,12 +33,12 @@ def step(stream: TailReader, start: dict[str, Any]) -> dict[str, Any]:
 
 
 def count(stream: TailReader, start: dict[str, Any], end: dict[str, Any]) -> int:
-    """How many rows a batch has."""
+    """Return the number of rows of a batch."""
     return sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part))
 
 
 class Place:
-    """A queue on a server whose time moves when told, and streams that follow it, each as if newly started."""
+    """A queue on a server with a settable clock, and streams that follow it, each as if newly started."""
 
     def __init__(self, server: Server, client: Client, project: str) -> None:
         self.queue = client.queue("in")
@@ -51,7 +51,7 @@ class Place:
         return tail(self.url, self.project, queue="in", **more)
 
     def skip(self) -> None:
-        """Leave a position at which nothing is nor was, as on other stores, or after a restart."""
+        """Leave a position without a message, as on other stores or after a restart."""
         self.queue.post("short", ttl=60)
         self.clock.advance(61)
 
@@ -63,26 +63,26 @@ def place(timed: Server, project) -> Iterator[Place]:  # noqa: F811
 
 
 def test_records_that_may_be_gone_stop_a_stream(place: Place) -> None:
-    """When it comes back later than records are kept, and positions are missing. By option it goes on."""
+    """The stream starts after the history's TTL, and positions are missing. With the option, it continues."""
     place.queue.post_batch(range(3))
     first = step(place.tail(), BEGIN)
     assert (first["after"], first["rows"]) == (3, 3)
     place.queue.post("new")
     place.clock.advance(1000)
-    assert step(place.tail(), first)["after"] == 4  # late, and nothing is missing
+    assert step(place.tail(), first)["after"] == 4  # late, but nothing is missing
     place.queue.pop(10)
     place.queue.post("newer")
     place.clock.advance(90)
     late = {**first, "seen": first["seen"] + 1000}
-    assert step(place.tail(), late)["after"] == 5  # the record is there still
+    assert step(place.tail(), late)["after"] == 5  # the history entry still exists
     place.clock.advance(90)
     with pytest.raises(MessagesLost, match="Queue in keeps records for 100 seconds"):
         step(place.tail(), late)
     assert step(place.tail(failOnDataLoss="false"), late)["after"] == 5
 
 
-def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Place) -> None:
-    """The next position is there, and behind it records have gone."""
+def test_an_existing_message_does_not_hide_lost_ones(place: Place) -> None:
+    """The next position exists, but later entries were removed."""
     place.queue.post("a")
     first = step(place.tail(), BEGIN)
     place.queue.post("b")
@@ -96,7 +96,7 @@ def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Plac
 
 
 def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: Place) -> None:
-    """Of history by the next record, which was known; of all by the time since the stream has met the end."""
+    """A history stream detects the loss by the next entry, which it knew, others by the time since the last end."""
     for number in range(4):
         place.queue.post(number)
         place.queue.pop()
@@ -109,7 +109,7 @@ def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: P
     place.queue.post("new")
     cut = step(everything, begun)
     assert cut == make_offset(4, cut["seen"], 2)
-    assert cut["seen"] - begun["seen"] < 30  # seen no later, since it is cut, than its last message came
+    assert cut["seen"] - begun["seen"] < 30  # since the batch was cut, seen no later than its last message
     place.clock.advance(60)
     with pytest.raises(MessagesLost, match="and the record at 3 was removed before it was read"):
         step(place.tail(state="history"), start)
@@ -122,7 +122,10 @@ def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: P
 
 @pytest.mark.parametrize("state", ["all", "history"])
 def test_a_batch_that_is_done_again_has_all_its_rows_or_fails(place: Place, state: str) -> None:
-    """The driver died in it, and comes back when some are forgotten. By option it goes on with what is left."""
+    """The driver died during the batch and restarts after some messages were removed.
+
+    With the option, it continues with the remaining ones.
+    """
     place.queue.post_batch(range(3))
     place.queue.pop(2)
     end = step(place.tail(state=state), BEGIN)
@@ -134,8 +137,11 @@ def test_a_batch_that_is_done_again_has_all_its_rows_or_fails(place: Place, stat
     assert count(place.tail(state=state, failOnDataLoss="false"), BEGIN, end) == end["rows"] - 2
 
 
-def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Place) -> None:
-    """It notes the look in an empty batch, in each run or now and then; so a gap in positions is none in messages."""
+def test_a_stream_that_polls_without_messages_is_not_late_afterwards(place: Place) -> None:
+    """The stream records such a poll in an empty batch, in each run or from time to time.
+
+    A gap in positions is then no gap in messages.
+    """
     place.queue.post(1)
     end = step(place.tail(), BEGIN)
     assert step(place.tail(), end) == end  # not so soon
@@ -153,8 +159,8 @@ def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Pla
         step(place.tail(), end)
 
 
-def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> None:
-    """Records may have come and gone before it, unseen."""
+def test_a_late_poll_is_not_recorded(place: Place, monkeypatch) -> None:
+    """Entries may have been added and removed before the poll."""
     place.queue.post(1)
     end = step(place.tail(), BEGIN)
     stream = place.tail()
@@ -165,7 +171,7 @@ def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> N
 
 
 def test_a_stream_archives_in_the_order_of_finishing(place: Place) -> None:
-    """What has finished, each record once, whatever the order of posting."""
+    """Each finished message is archived once, whatever the order of posting."""
     ids = place.queue.post_batch(range(10))
     for one in reversed(ids[5:]):
         place.queue.delete_message(one)
@@ -180,7 +186,7 @@ def test_a_stream_archives_in_the_order_of_finishing(place: Place) -> None:
 
 
 def test_a_queue_without_history_is_followed_only_on_request(place: Place) -> None:
-    """The sentence names what to set."""
+    """The error names the rule to set."""
     place.queue.update({"_history_ttl": 0})
     place.queue.post("a")
     with pytest.raises(Exception, match=r"Queue in keeps no history.* Set its _history_ttl"):
@@ -188,8 +194,8 @@ def test_a_queue_without_history_is_followed_only_on_request(place: Place) -> No
     assert step(place.tail(failOnDataLoss="false"), BEGIN)["after"] == 1
 
 
-def test_a_queue_that_was_made_anew_is_reported(place: Place) -> None:
-    """Its positions begin below those that were read, where the stream would wait for ever."""
+def test_a_recreated_queue_is_reported(place: Place) -> None:
+    """Its positions begin below those that were read, so the stream would wait forever."""
     place.queue.post_batch(range(3))
     end = step(place.tail(), BEGIN)
     place.queue.delete()
@@ -206,7 +212,7 @@ def test_a_queue_that_was_made_anew_is_reported(place: Place) -> None:
 
 
 def test_a_queue_that_stops_keeping_history_stops_a_stream(place: Place, monkeypatch) -> None:
-    """It looks now and then."""
+    """The stream checks from time to time."""
     place.queue.post("a")
     stream = place.tail()
     end = step(stream, BEGIN)
@@ -218,7 +224,7 @@ def test_a_queue_that_stops_keeping_history_stops_a_stream(place: Place, monkeyp
 
 
 def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
-    """It asks for it once, since Spark wants the same answer twice; and a first batch without rows notes it."""
+    """The stream queries the end once, because Spark needs the same answer twice; an empty first batch records it."""
     client.queue("in").create({"_history_ttl": 600})
     client.queue("in").post_batch(range(5))
     stream = tail(server.url, project, queue="in", startingOffset="latest")
@@ -229,14 +235,17 @@ def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
     begun = step(stream, first)
     assert (begun["after"], begun["rows"]) == (5, 0)
     assert begun["seen"] > 0
-    assert step(stream, begun) == begun  # of a run that ends with what there was
+    assert step(stream, begun) == begun  # the end of a run that processes only existing messages
     again = tail(server.url, project, queue="in", startingOffset="latest")
     assert step(again, begun)["after"] == 6
     assert again.reportLatestOffset() == {"after": 6}
 
 
 def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, client: Client) -> None:
-    """With a sentence, also a batch that is done again; by option it goes on. Progress and a new start do not mind."""
+    """A repeated batch fails too; with the option, the stream continues.
+
+    Progress reports and new starts are not affected.
+    """
     topic = client.topic("news")
     topic.publish_many(range(10))
     stream = tail(server.url, project, topic="news")
@@ -256,7 +265,7 @@ def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, cl
 
 
 def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, client: Client) -> None:
-    """The stream passes it, in this process at once, and by a batch without rows now and then for those to come."""
+    """The stream skips other topics, at once in this process and by empty batches for later processes."""
     client.topic("quiet").publish("a")
     stream = tail(server.url, project, topic="quiet")
     first = step(stream, BEGIN)

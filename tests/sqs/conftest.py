@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition under test: SQS on an open store, behind a real socket for boto3, or an application for plain
-requests.
+"""SQS on an open store, behind a real socket for boto3, or as an application for plain requests.
 
-All tests of this folder share one open store per driver; each works in an account of its own, which it is by its access
-key.
+All tests of this folder share one open store per driver. Each test works in its own account, which it selects by its
+access key.
 """
 
 import random
@@ -33,20 +32,20 @@ Connect = Callable[..., Any]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """On the stores without a server; of the others each runs what is marked ``every_store``."""
+    """Run each test on the stores without a server, and tests with the marker ``every_store`` on the others too."""
     metafunc.definition.add_marker("embedded")
 
 
 @pytest.fixture(scope="package", autouse=True)
 def quick_routers() -> Iterator[None]:
-    """An app here is made in a fifth of the time."""
+    """Use known routes, with which the application is created in a fifth of the time."""
     with known_routes():
         yield
 
 
 @pytest.fixture(scope="package")
 def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    """One open store of each driver for the whole folder."""
+    """Open one store of each driver for the whole folder."""
     folder = tmp_path_factory.mktemp("sqs")
     options = {"sync": "never"} if store_name == "rocksdb" else options_of(store_name, folder)
     opened = connect(stores.empty(store_name, folder, "b"), options)
@@ -66,20 +65,20 @@ def broker(storage: Storage, clock: ManualClock) -> Broker:
 
 @pytest.fixture(scope="package")
 def url(broker: Broker) -> Iterator[str]:
-    """A server with every default."""
+    """Run a server with all defaults."""
     with _serving(create_app(broker, features=[sqs_of(broker)])) as served:
         yield served
 
 
 @pytest.fixture
 def account() -> str:
-    """The test's own."""
+    """Return an account for the test."""
     return f"{random.randrange(10**12):012d}"
 
 
 @pytest.fixture
 def connected(url: str, account: str) -> Iterator[Connect]:
-    """Make clients as any program does: of the test's account, unless they are given another access key."""
+    """Yield a function that makes clients, by default of the test's account, like those of any program."""
     opened = []
 
     def make(key: str = account, region: str = REGION) -> Any:
@@ -95,13 +94,13 @@ def connected(url: str, account: str) -> Iterator[Connect]:
 
 @pytest.fixture
 def sqs(connected: Connect) -> Any:
-    """A client of the test's account."""
+    """Return a client of the test's account."""
     return connected()
 
 
 @pytest.fixture
 def served(broker: Broker) -> Callable[..., TestApp]:
-    """The application with other options, for requests without a client."""
+    """Return a function that creates the application with other options, for requests without a client."""
 
     def build(app: dict[str, Any] | None = None, **options: Any) -> TestApp:
         chosen = SqsOptions(**{"enabled": True, "auth": "none", **options})
@@ -113,7 +112,7 @@ def served(broker: Broker) -> Callable[..., TestApp]:
 
 @pytest.fixture
 def queue(sqs: Any) -> str:
-    """The URL of a new queue."""
+    """Return the URL of a new queue."""
     return str(sqs.create_queue(QueueName="jobs")["QueueUrl"])
 
 
@@ -122,7 +121,7 @@ Take = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def take(sqs: Any, queue: str) -> Take:
-    """What is received from the queue, up to ten messages with all that is known of them."""
+    """Return a function that receives up to ten messages with all their attributes."""
 
     def receive(url: str = queue, **more: Any) -> list[dict[str, Any]]:
         names = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}

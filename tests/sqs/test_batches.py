@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten messages in one request: the good entries take effect, the others fail by themselves, or nothing does at all."""
+"""Batches of ten messages: valid entries take effect and others fail individually, or the whole request fails."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ FORGED = "A" * 66
 
 
 def codes(answer: dict[str, Any]) -> dict[str, str]:
-    """The codes of the entries that failed, by their ids; it is always the sender's fault."""
+    """Return the error codes of the failed entries by id; assert that the sender is at fault."""
     assert all(entry["SenderFault"] for entry in answer.get("Failed", []))
     return {entry["Id"]: entry["Code"] for entry in answer.get("Failed", [])}
 
@@ -24,7 +24,7 @@ def ids(answer: dict[str, Any]) -> list[str]:
 
 
 def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """Sent in order, received together, hidden each for its own time, deleted together."""
+    """The messages are sent in order, received together, hidden each for its own time, and deleted together."""
     entries = [{"Id": f"e{at}", "MessageBody": str(at)} for at in range(10)]
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
     assert ids(sent) == [entry["Id"] for entry in entries]
@@ -46,8 +46,8 @@ def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, clock: 
     assert take() == []
 
 
-def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
-    """Whatever is wrong with it; the others keep their order."""
+def test_a_bad_entry_fails_individually(sqs: Any, queue: str, take: Take) -> None:
+    """The other entries keep their order, whatever the error."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "1024"})
     entries = [
         {"Id": "one", "MessageBody": "1"},
@@ -70,8 +70,8 @@ def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
     assert [len(message["Body"]) for message in take()] == [1, 1024]
 
 
-def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """Forged ones, those of other queues, and what is gone; deleting what is gone is fine."""
+def test_a_bad_handle_fails_individually(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
+    """The handles are forged, of other queues, or of deleted messages; deleting a deleted message succeeds."""
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
     for url, body in ((queue, "a"), (queue, "b"), (other, "c")):
         sqs.send_message(QueueUrl=url, MessageBody=body)

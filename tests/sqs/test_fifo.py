@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FIFO queues on every store: order within groups, repeats, handles that expire (contract of SQS, 11)."""
+"""FIFO queues on every store: order in groups, deduplication, and handles that expire (SQS contract 11)."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ EXPIRED = "Reason: The receipt handle has expired."
 
 @pytest.fixture
 def fifo(sqs: Any) -> str:
-    """The URL of a new FIFO queue that knows repeats by their bodies."""
+    """Return the URL of a new FIFO queue with content-based deduplication."""
     chosen = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     return str(sqs.create_queue(QueueName="jobs.fifo", Attributes=chosen)["QueueUrl"])
 
 
 def send(sqs: Any, url: str, *bodies: str, group: str = "g", **more: Any) -> list[dict[str, Any]]:
-    """Send each."""
+    """Send each body and return the responses."""
     return [sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId=group, **more) for body in bodies]
 
 
@@ -31,7 +31,7 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_group_is_received_in_order_and_is_busy_then(sqs: Any, fifo: str, take: Take) -> None:
-    """Another group goes on; what is told of a message says its place."""
+    """Other groups can be received; a message shows its sequence number."""
     first, second, third = send(sqs, fifo, "1", "2", "3")
     send(sqs, fifo, "other", group="h")
     assert first["SequenceNumber"] < second["SequenceNumber"] < third["SequenceNumber"]
@@ -48,7 +48,10 @@ def test_a_group_is_received_in_order_and_is_busy_then(sqs: Any, fifo: str, take
 
 
 def test_a_hidden_message_holds_up_those_behind_it(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
-    """Hiding the second of three leaves the first; hiding the first leaves none; each returns to its place."""
+    """While the second of three messages is hidden, the first is available; while the first is, none is.
+
+    Each message returns to its position.
+    """
     send(sqs, fifo, "1", "2", "3")
     received = take(fifo)
     for message, seconds in zip(received, (0, 60, 0), strict=True):
@@ -63,7 +66,7 @@ def test_a_hidden_message_holds_up_those_behind_it(sqs: Any, fifo: str, take: Ta
 
 
 def test_a_handle_expires_with_its_time(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
-    """Neither deletes nor hides, though nobody else has got the message, or somebody has."""
+    """An expired handle neither deletes nor hides, whether or not another consumer has received the message."""
     send(sqs, fifo, "1")
     [message] = take(fifo)
     handle = message["ReceiptHandle"]
@@ -83,7 +86,7 @@ def test_a_handle_expires_with_its_time(sqs: Any, fifo: str, take: Take, clock: 
 
 
 def test_a_repeat_is_stored_once(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
-    """By its body or by its id, whatever its group, also when the first one has been deleted; for five minutes."""
+    """Duplicates are found by body or by id, in any group, for five minutes, even if the first one was deleted."""
     [first] = send(sqs, fifo, "1")
     [again] = send(sqs, fifo, "1", group="h")
     assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
@@ -101,8 +104,8 @@ def test_a_repeat_is_stored_once(sqs: Any, fifo: str, take: Take, clock: ManualC
     assert bodies(take(fifo)) == ["1"]
 
 
-def test_repeats_are_found_within_groups_if_that_is_said(sqs: Any, fifo: str, take: Take) -> None:
-    """A change of scope begins anew, and so does a purge."""
+def test_the_deduplication_scope_can_be_a_group(sqs: Any, fifo: str, take: Take) -> None:
+    """Changing the scope or purging the queue resets the deduplication."""
     send(sqs, fifo, "1")
     scope = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
     sqs.set_queue_attributes(QueueUrl=fifo, Attributes=scope)
@@ -115,7 +118,7 @@ def test_repeats_are_found_within_groups_if_that_is_said(sqs: Any, fifo: str, ta
 
 
 def test_a_batch_is_sent_entry_by_entry(sqs: Any, fifo: str, take: Take) -> None:
-    """One that repeats another gets its id; one that fails stops none behind it."""
+    """A duplicate gets the id of the first message; a failed entry does not stop later ones."""
     entries = [
         {"Id": "a", "MessageBody": "1", "MessageGroupId": "g"},
         {"Id": "b", "MessageBody": "\x01", "MessageGroupId": "g"},
@@ -131,7 +134,7 @@ def test_a_batch_is_sent_entry_by_entry(sqs: Any, fifo: str, take: Take) -> None
 
 
 def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
-    """With the same handles, for as long as the first time; an id that nobody holds anything by is a new one."""
+    """The repeated attempt has the same handles and timeout; an id without messages in flight begins a new attempt."""
     send(sqs, fifo, "1", "2")
     first = take(fifo, ReceiveRequestAttemptId="try", MaxNumberOfMessages=1)
     clock.advance(20)
@@ -143,10 +146,10 @@ def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, tak
     assert bodies(take(fifo, ReceiveRequestAttemptId="try")) == ["2"]
 
 
-def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
+def test_messages_of_an_attempt_are_hidden_for_at_most_twelve_hours(
     sqs: Any, fifo: str, take: Take, clock: ManualClock
 ) -> None:
-    """Counted from when they were received, or from the last repetition."""
+    """The twelve hours count from the receipt, or from the last repeated attempt."""
     send(sqs, fifo, "1")
     [held] = take(fifo, ReceiveRequestAttemptId="try", VisibilityTimeout=60)
     clock.advance(30)
@@ -157,8 +160,11 @@ def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
     sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
 
 
-def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: str) -> None:
-    """A group, an id if bodies do not count, the queue's delay alone; what is asked of a standard queue it refuses."""
+def test_a_fifo_queue_requires_and_refuses_parameters(sqs: Any, fifo: str, queue: str) -> None:
+    """The group and, without content-based deduplication, the id are required; a delay per message is refused.
+
+    Standard queues accept only their own parameters.
+    """
     assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1") == (
         "MissingParameter",
         "The request must contain the parameter MessageGroupId.",
@@ -191,7 +197,7 @@ def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: s
 
 @pytest.mark.parametrize("name", ["MessageGroupId", "MessageDeduplicationId"])
 def test_an_empty_id_is_refused_and_not_taken_for_none(sqs: Any, fifo: str, queue: str, name: str) -> None:
-    """In queues of both kinds, by itself and in a batch."""
+    """The rule applies to both kinds of queues, to single messages and batches."""
     sentence = (
         f"Value  for parameter {name} is invalid. Reason: {name} can only include alphanumeric and punctuation "
         "characters. 1 to 128 in length."
@@ -204,7 +210,7 @@ def test_an_empty_id_is_refused_and_not_taken_for_none(sqs: Any, fifo: str, queu
 
 
 def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
-    """They are shown, the same queue may be made again, and its dead letters go to one of its kind."""
+    """The attributes are returned, the queue can be created again with them, and its dead-letter queue must be FIFO."""
     shown = sqs.get_queue_attributes(QueueUrl=fifo, AttributeNames=["All"])["Attributes"]
     of_fifo = {
         "FifoQueue": "true",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues whose names only SQS can give: REST and the tools reach them."""
+"""Queues whose names only SQS can create, in REST and the tools."""
 
 import json
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from zq import errors
 from zq.client import Buried, Client, Moved
 
 LONG = ["orders-" + "x" * 58, "orders-" + "y" * 73]
-"""Of 65 and of 80 characters."""
+"""Names of 65 and 80 characters."""
 
 
 @pytest.fixture
 def rest(sqs: Any, url: str, account: str) -> Any:
-    """A client of REST, in a project that has both queues between two others."""
+    """Yield a REST client of a project that has both queues between two others."""
     for name in ("a", *LONG, "z"):
         sqs.create_queue(QueueName=name)
     with Client(url, account) as client:
@@ -29,7 +29,7 @@ def rest(sqs: Any, url: str, account: str) -> Any:
 
 @every_row("name", LONG)
 def test_rest_reaches_a_queue_that_only_sqs_can_name(rest: Client, name: str) -> None:
-    """Every verb works, and a deleted queue does not come back by a post."""
+    """Every verb works, and a post does not create a deleted queue again."""
     queue = rest.queue(name)
     posted = queue.post_batch(["a", "b", "c", "d"])
     assert [message.body for message in queue.list()] == ["a", "b", "c", "d"]
@@ -51,7 +51,7 @@ def test_rest_reaches_a_queue_that_only_sqs_can_name(rest: Client, name: str) ->
 
 @every_row("name", LONG)
 def test_rest_accepts_a_queue_that_only_sqs_can_name_wherever_a_body_names_one(rest: Client, name: str) -> None:
-    """Moves, dead letters and commits name it while it exists."""
+    """Moves, dead letters and commits accept the name while the queue exists."""
     target, queue = rest.queue(name), rest.queue("a")
     queue.update({"_dead_letter_queue": name})
     queue.post_batch(["moved", "buried"])
@@ -90,7 +90,7 @@ def test_rest_refuses_a_long_name_of_no_queue(rest: Client, name: str) -> None:
 def test_tools_that_walk_a_project_show_long_names(
     rest: Client, sqs: Any, url: str, account: str, tmp_path: Path
 ) -> None:
-    """Lists, figures, dead letters and exports have all queues."""
+    """Lists, statistics, dead letters and exports include all queues."""
     names = sorted(["a", *LONG, "z"])
     for name in names:
         rest.queue(name).post(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused of requests on messages, and with which words; and the same operations by the query protocol."""
+"""Errors of requests on messages, with their texts, and the same operations in the query protocol."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -69,8 +69,8 @@ VERBS: dict[str, dict[str, Any]] = {
         ),
     ],
 )
-def test_what_no_message_is(sqs: Any, queue: str, take: Take, given: Any, code: str, sentence: str) -> None:
-    """It is refused, and nothing is sent."""
+def test_an_invalid_message_is_refused(sqs: Any, queue: str, take: Take, given: Any, code: str, sentence: str) -> None:
+    """The request is refused, and nothing is sent."""
     refused = refusal(sqs.send_message, QueueUrl=queue, **given)
     assert refused[0] == code
     assert sentence in refused[1]
@@ -78,7 +78,7 @@ def test_what_no_message_is(sqs: Any, queue: str, take: Take, given: Any, code: 
 
 
 def test_the_largest_message_is_sent(sqs: Any, queue: str, take: Take) -> None:
-    """A mebibyte of UTF-8, whatever it is as JSON."""
+    """The message has a mebibyte of UTF-8, whatever its size in JSON."""
     body = '"' * (LARGEST - 2) + "é"
     sqs.send_message(QueueUrl=queue, MessageBody=body)
     [message] = take()
@@ -97,8 +97,8 @@ def test_the_largest_message_is_sent(sqs: Any, queue: str, take: Take) -> None:
         ({"MessageSystemAttributeNames": ["Odd"]}, "Unknown Attribute Odd."),
     ],
 )
-def test_what_no_receive_is(sqs: Any, queue: str, take: Take, given: Any, sentence: str) -> None:
-    """It is refused, and nothing is received."""
+def test_an_invalid_receive_is_refused(sqs: Any, queue: str, take: Take, given: Any, sentence: str) -> None:
+    """The request is refused, and nothing is received."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     assert sentence in refusal(sqs.receive_message, QueueUrl=queue, **given)[1]
     [message] = take()
@@ -106,8 +106,8 @@ def test_what_no_receive_is(sqs: Any, queue: str, take: Take, given: Any, senten
 
 
 @pytest.mark.parametrize("handle", ["x", "A" * 66, "é"])
-def test_what_no_handle_is(sqs: Any, queue: str, handle: str) -> None:
-    """It is refused for deleting and for hiding."""
+def test_an_invalid_handle_is_refused(sqs: Any, queue: str, handle: str) -> None:
+    """The handle is refused for deleting and for hiding."""
     told = ("ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.')
     assert refusal(sqs.delete_message, QueueUrl=queue, ReceiptHandle=handle) == told
     wanted = {"QueueUrl": queue, "ReceiptHandle": handle, "VisibilityTimeout": 0}
@@ -115,7 +115,7 @@ def test_what_no_handle_is(sqs: Any, queue: str, handle: str) -> None:
 
 
 def test_a_queue_is_not_made_by_sending(sqs: Any, queue: str, take: Take) -> None:
-    """Nor by anything else; and what this server remembers of one that was deleted does not bring it back."""
+    """No other operation creates a queue either, and the cached state of a deleted queue does not bring it back."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
     sqs.delete_queue(QueueUrl=queue)
@@ -132,7 +132,10 @@ def test_a_queue_is_not_made_by_sending(sqs: Any, queue: str, take: Take) -> Non
 
 
 def test_a_receiver_chooses_attributes(sqs: Any, queue: str, take: Take) -> None:
-    """Sums are over what is returned; by their old name system attributes come too; without names there are none."""
+    """Checksums cover the returned attributes.
+
+    System attributes are also returned under their old parameter; without names, none are.
+    """
     values = {name: {"DataType": "String", "StringValue": name} for name in ("ab", "abc", "x")}
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-2-3"}}
     sqs.send_message(QueueUrl=queue, MessageBody="a", MessageAttributes=values, MessageSystemAttributes=trace)
@@ -147,8 +150,8 @@ def test_a_receiver_chooses_attributes(sqs: Any, queue: str, take: Take) -> None
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Take, verb: str) -> None:
-    """None, eleven, the same id twice, or an id that is none."""
+def test_an_invalid_batch_does_nothing(sqs: Any, queue: str, take: Take, verb: str) -> None:
+    """The batch has no entry, eleven, a repeated id, or an invalid id."""
 
     def refused(*names: str) -> tuple[str, str]:
         entries = [{"Id": name, **VERBS[verb]} for name in names]
@@ -165,7 +168,7 @@ def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Ta
 
 
 def test_a_batch_is_at_most_a_mebibyte(sqs: Any, queue: str, take: Take) -> None:
-    """Of bodies and attributes; else nothing is sent."""
+    """Bodies and attributes count; a larger batch sends nothing."""
     half = [{"Id": str(at), "MessageBody": "x" * 524_288} for at in range(2)]
     assert len(ids(sqs.send_message_batch(QueueUrl=queue, Entries=half))) == 2
     assert len(take()) == 2
@@ -177,7 +180,7 @@ def test_a_batch_is_at_most_a_mebibyte(sqs: Any, queue: str, take: Take) -> None
 
 
 def form(url: str, account: str, **fields: Any) -> ElementTree.Element:
-    """What the query protocol answers to a form."""
+    """Send a form and return the response of the query protocol."""
     credential = (
         f"AWS4-HMAC-SHA256 Credential={account}/20260101/us-east-1/sqs/aws4_request, SignedHeaders=, Signature="
     )
@@ -187,12 +190,12 @@ def form(url: str, account: str, **fields: Any) -> ElementTree.Element:
 
 
 def told(answer: ElementTree.Element, name: str) -> list[str | None]:
-    """The texts of all elements of this name."""
+    """Return the texts of all elements with this name."""
     return [element.text for element in answer.iterfind(f".//q:{name}", NAMESPACE)]
 
 
 def test_the_query_protocol_does_the_same(url: str, queue: str, account: str) -> None:
-    """Forms in, XML out: sent, received, hidden and deleted."""
+    """The query protocol sends, receives, hides and deletes with forms and XML."""
     sent = form(
         url,
         account,

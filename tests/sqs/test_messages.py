@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of SQS on every store, as AWS's own client sends and receives them."""
+"""Messages of SQS on every store, sent and received by AWS's own client."""
 
 import json
 from base64 import b64encode
@@ -26,13 +26,13 @@ ATTRIBUTES = {
 
 @pytest.fixture
 def rest(url: str, account: str) -> Iterator[Client]:
-    """The account as REST has it."""
+    """Yield a REST client of the account."""
     with Client(url, account) as client:
         yield client
 
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    """The code and the sentence with which it is refused."""
+    """Call the operation and return the code and the message of its error."""
     with pytest.raises(ClientError) as refused:
         call(**parameters)
     error = refused.value.response["Error"]
@@ -40,7 +40,7 @@ def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
 
 
 def test_what_is_sent_is_received(sqs: Any, queue: str, take: Take, account: str, clock: ManualClock) -> None:
-    """Body, attributes, sums, and what the system knows of a message."""
+    """Body, attributes, checksums and system attributes are returned."""
     before = clock.now()
     body = 'Grüße,\r\n\tein "Job" \U0001f600'
     sent = sqs.send_message(QueueUrl=queue, MessageBody=body, MessageAttributes=ATTRIBUTES, MessageGroupId="g!")
@@ -61,7 +61,7 @@ def test_what_is_sent_is_received(sqs: Any, queue: str, take: Take, account: str
 
 
 def test_a_hidden_message_comes_back_with_a_higher_count(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """By the end of its time, or at once when its holder says so; the moment of its first receive stays."""
+    """The message is available after its timeout, or at once if that is set to 0; its first receipt time is kept."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [first] = take()
     assert take() == []
@@ -77,7 +77,7 @@ def test_a_hidden_message_comes_back_with_a_higher_count(sqs: Any, queue: str, t
 
 
 def test_a_holder_prolongs_and_shortens_its_hold(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """From now on, each time."""
+    """Each new timeout counts from its request."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=10)
     for seconds in (100, 50):
@@ -88,10 +88,8 @@ def test_a_holder_prolongs_and_shortens_its_hold(sqs: Any, queue: str, take: Tak
     assert [message["Body"] for message in take()] == ["a"]
 
 
-def test_nobody_holds_a_message_for_more_than_twelve_hours(
-    sqs: Any, queue: str, take: Take, clock: ManualClock
-) -> None:
-    """Counted from when it was received."""
+def test_a_message_is_hidden_for_at_most_twelve_hours(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
+    """The twelve hours count from the receipt."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=60)
     clock.advance(30)
@@ -109,7 +107,7 @@ def test_nobody_holds_a_message_for_more_than_twelve_hours(
 def test_the_twelve_hours_of_a_message_go_on_when_its_time_is_up(
     sqs: Any, queue: str, take: Take, clock: ManualClock
 ) -> None:
-    """It is hidden again by its last handle, for what is left of them."""
+    """The last handle can hide the message again, for the rest of the twelve hours."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=0)
     clock.advance(30)
@@ -121,7 +119,7 @@ def test_the_twelve_hours_of_a_message_go_on_when_its_time_is_up(
 
 @pytest.mark.every_store
 def test_a_message_that_was_received_for_no_time_can_be_hidden_and_deleted(sqs: Any, queue: str, take: Take) -> None:
-    """7: by its last receiver, as long as nobody else has received it."""
+    """The last receiver may do so until another one has received the message (SQS 7)."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=0)
     handle = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
@@ -133,8 +131,10 @@ def test_a_message_that_was_received_for_no_time_can_be_hidden_and_deleted(sqs: 
     assert take() == []
 
 
-def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """Nobody took the message since."""
+def test_a_late_receiver_deletes_and_hides_if_no_other_received(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
+    """No other consumer has received the message since."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
     wanted = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
@@ -147,7 +147,7 @@ def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, tak
 
 
 def test_a_stale_handle_does_nothing(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """What another consumer holds is neither deleted nor hidden; the answers are as if it were."""
+    """A message that another consumer has received is neither deleted nor hidden, but the requests succeed."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [stale] = take()
     clock.advance(30)
@@ -165,7 +165,7 @@ def test_a_stale_handle_does_nothing(sqs: Any, queue: str, take: Take, clock: Ma
     assert take() == []
 
 
-def test_what_is_gone_is_deleted_again_and_not_hidden(sqs: Any, queue: str, take: Take) -> None:
+def test_a_deleted_message_is_deleted_again_but_not_hidden(sqs: Any, queue: str, take: Take) -> None:
     """Deletes are idempotent."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
@@ -177,8 +177,10 @@ def test_what_is_gone_is_deleted_again_and_not_hidden(sqs: Any, queue: str, take
     assert sentence.endswith("Reason: Message does not exist or is not available for visibility timeout change.")
 
 
-def test_a_message_goes_with_its_retention_even_in_flight(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """A receive does not lengthen its life."""
+def test_a_message_expires_with_its_retention_even_in_flight(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
+    """Receiving a message does not prolong its retention."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MessageRetentionPeriod": "60"})
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=600)
@@ -188,7 +190,7 @@ def test_a_message_goes_with_its_retention_even_in_flight(sqs: Any, queue: str, 
 
 
 def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """By its own word, or by its queue's; what says 0 is not."""
+    """The delay is that of the message or of its queue; a delay of 0 overrides the queue's."""
     sqs.send_message(QueueUrl=queue, MessageBody="own", DelaySeconds=20)
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "10"})
     sqs.send_message(QueueUrl=queue, MessageBody="queue's")
@@ -200,8 +202,8 @@ def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, clock: Man
     assert seen == [["none"], ["queue's"], ["own"]]
 
 
-def test_whoever_waits_gets_what_comes(sqs: Any, queue: str, take: Take) -> None:
-    """One long poll for each message, whichever came first."""
+def test_long_polls_receive_new_messages(sqs: Any, queue: str, take: Take) -> None:
+    """Each message ends one long poll, whether the message or the poll comes first."""
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(take, WaitTimeSeconds=20, MaxNumberOfMessages=1) for _ in range(4)]
         for number in range(4):
@@ -210,13 +212,13 @@ def test_whoever_waits_gets_what_comes(sqs: Any, queue: str, take: Take) -> None
     assert bodies == ["0", "1", "2", "3"]
 
 
-def test_who_waits_in_vain_gets_nothing(queue: str, take: Take) -> None:
-    """An answer without messages, not an error."""
+def test_a_long_poll_without_messages_is_empty(queue: str, take: Take) -> None:
+    """The response has no messages, and is not an error."""
     assert take(WaitTimeSeconds=1) == []
 
 
 def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
-    """Two receives, and the next attempt moves it; in its new queue it knows where it came from."""
+    """The message is moved at the third attempt; in the dead-letter queue it shows its source."""
     grave = sqs.create_queue(QueueName="grave")["QueueUrl"]
     arns = [
         sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -244,7 +246,7 @@ def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take
 def test_both_interfaces_see_the_same_messages(
     sqs: Any, queue: str, take: Take, account: str, url: str, rest: Client
 ) -> None:
-    """REST reads a body of SQS as a string; SQS reads what REST has posted as it is, or as its JSON."""
+    """REST reads a body of SQS as a string; SQS reads a string of REST unchanged, and other bodies as JSON."""
     sqs.send_message(QueueUrl=queue, MessageBody='{"a": 1}', MessageAttributes={"text": ATTRIBUTES["text"]})
     headers = {"X-Project-ID": account}
     page = ask(url, "GET", "/v2/queues/jobs/messages?echo=true&detailed=true", headers=headers).document
@@ -257,7 +259,7 @@ def test_both_interfaces_see_the_same_messages(
 
 
 def test_a_paused_queue_gives_and_takes_nothing(sqs: Any, queue: str, take: Take, rest: Client) -> None:
-    """Its messages are there when it goes on."""
+    """The messages are available after the queue is resumed."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     jobs = rest.queue("jobs")
     jobs.pause()
@@ -268,7 +270,7 @@ def test_a_paused_queue_gives_and_takes_nothing(sqs: Any, queue: str, take: Take
 
 
 def test_attributes_are_the_same_over_rest(sqs: Any, queue: str, take: Take, rest: Client) -> None:
-    """In both directions, each with its type; clients verify the sums of what they receive."""
+    """The attributes have the same types in both directions; clients verify the checksums."""
     sqs.send_message(QueueUrl=queue, MessageBody="b", MessageAttributes=ATTRIBUTES)
     shown = {
         "text": "Grüße",
@@ -289,7 +291,7 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def test_a_trace_context_without_room_in_the_message_size_is_omitted(
     sqs: Any, queue: str, take: Take, room: int, kept: set[str]
 ) -> None:
-    """A message is not refused for the headers of its request."""
+    """The headers of a request never make its message too large."""
 
     def add(request: Any, **_: Any) -> None:
         request.headers["traceparent"] = PARENT
@@ -306,7 +308,7 @@ def test_a_trace_context_without_room_in_the_message_size_is_omitted(
 
 @pytest.mark.parametrize("own", [{}, {"traceparent": {"DataType": "String", "StringValue": "own"}}])
 def test_a_send_keeps_the_trace_context_of_its_request(sqs: Any, queue: str, take: Take, own: Any) -> None:
-    """Unless the message has one of its own. It is not part of the sender's sum."""
+    """A trace context of the message takes precedence; the one of the request is not part of the sender's checksum."""
 
     def add(request: Any, **_: Any) -> None:
         request.headers["traceparent"] = PARENT

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators have of SQS: bounds of projects, logs and metrics, metadata that REST shows and sets (SQS contract 1,
-6; tenancy 5, 6)."""
+"""SQS for operators: quotas, logs, metrics, and metadata in REST.
+
+See SQS contract 1, 6; tenancy 5, 6.
+"""
 
 import json
 import logging
@@ -24,7 +26,7 @@ from zq.storage.api import Storage
 
 
 class Bounded:
-    """A server that knows who asks by REST, and bounds projects."""
+    """A server that authenticates REST requests and has quotas."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
         self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota), extensions=EXTENSIONS)
@@ -40,7 +42,7 @@ class Bounded:
 
 
 def test_rates_of_a_project_hold_for_sqs(storage: Storage, clock: ManualClock, account: str) -> None:
-    """Tenancy 6: a request too many is RequestThrottled, which SDKs repeat later; none of another project is."""
+    """A request above the rate fails with RequestThrottled, which SDKs retry; other projects continue (tenancy 6)."""
     bounded = Bounded(storage, clock, account, requests=1)
     for _ in range(2):
         assert "ratelimit" in bounded.caller.json("ListQueues").headers
@@ -49,7 +51,7 @@ def test_rates_of_a_project_hold_for_sqs(storage: Storage, clock: ManualClock, a
 
 
 def test_a_project_that_is_suspended_may_do_nothing(storage: Storage, clock: ManualClock, account: str) -> None:
-    """Tenancy 5: one that is read-only may read."""
+    """A read-only project may read (tenancy 5)."""
     bounded = Bounded(storage, clock, account)
     bounded.caller.json("CreateQueue", QueueName="jobs")
     quotas = bounded.broker.quotas
@@ -61,8 +63,8 @@ def test_a_project_that_is_suspended_may_do_nothing(storage: Storage, clock: Man
     assert bounded.refused("GetQueueUrl", "AccessDenied", 403, QueueName="jobs") == "The project is suspended."
 
 
-def test_nobody_works_in_a_project_that_is_suspended(storage: Storage, clock: ManualClock, account: str) -> None:
-    """Another account, which a queue's policy lets in, does no more there than the project itself might."""
+def test_other_accounts_cannot_use_a_suspended_project(storage: Storage, clock: ManualClock, account: str) -> None:
+    """A queue's policy gives another account no more than the project itself may do."""
     bounded, other = Bounded(storage, clock, account), account[::-1]
     url = said(bounded.caller.json("CreateQueue", QueueName="jobs"))["QueueUrl"]
     terms: dict[str, Any] = {"Label": "a", "AWSAccountIds": [other], "Actions": ["SendMessage", "GetQueueAttributes"]}
@@ -80,7 +82,7 @@ def test_nobody_works_in_a_project_that_is_suspended(storage: Storage, clock: Ma
 
 
 def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualClock, account: str) -> None:
-    """Tenancy 6: one more is OverLimit."""
+    """Creating another queue fails with OverLimit (tenancy 6)."""
     bounded = Bounded(storage, clock, account, queues=1)
     for _ in range(2):
         bounded.caller.json("CreateQueue", QueueName="jobs")
@@ -89,21 +91,21 @@ def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualC
     )
 
 
-def test_credentials_of_rest_are_not_asked_for(storage: Storage, clock: ManualClock, account: str) -> None:
-    """1: SQS has its own; all else wants them still."""
+def test_credentials_of_rest_are_not_required(storage: Storage, clock: ManualClock, account: str) -> None:
+    """SQS has its own credentials; other paths still require those of REST (SQS contract 1)."""
     bounded = Bounded(storage, clock, account)
     bounded.caller.json("CreateQueue", QueueName="jobs")
     for path in ("/v2/queues", f"/v2/queues/{account}/stats", "/sqs"):
         bounded.app.get(path, headers={"X-Project-ID": account, "Client-ID": "0" * 32}, status=401)
     head_authenticator = bounded.app.app.head_authenticator
     head = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "QUERY_STRING": ""}
-    assert head_authenticator.cached_validity(head) is True  # so that engines read its body
+    assert head_authenticator.cached_validity(head) is True  # which lets engines read its body
 
 
 def test_requests_are_counted_and_logged_by_operation(
     served: Serve, account: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """1: under names that a client cannot make many of."""
+    """The number of different operation names in the metrics is bounded (SQS contract 1)."""
     counted: list[tuple[str, str, int]] = []
 
     class Counted(Events):
@@ -128,7 +130,7 @@ def test_requests_are_counted_and_logged_by_operation(
 
 
 def test_changes_are_kept_for_administrators(broker: Broker, served: Serve, account: str) -> None:
-    """As those by REST: what was changed, when, and of which queue."""
+    """An audit record has the change, its time and its queue, as for REST."""
     caller = Caller(served(), account)
     caller.json("CreateQueue", QueueName="jobs")
     caller.json("TagQueue", QueueUrl="jobs", Tags={"a": "b"})
@@ -154,7 +156,7 @@ def test_changes_are_kept_for_administrators(broker: Broker, served: Serve, acco
 
 
 def test_rest_and_sqs_change_the_same_queue(served: Serve, account: str) -> None:
-    """6: a queue of REST shows defaults, and each sees what the other one sets."""
+    """A queue that REST created has defaults, and each interface sees changes of the other (SQS contract 6)."""
     app = served(project=f"acme-{account}")
     rest, caller = Api(app.app, f"-{account}"), Caller(app, "somebody")
     rest.put("/v2/queues/a.b", 201, {"_default_message_delay": 9})
@@ -179,7 +181,10 @@ def test_rest_and_sqs_change_the_same_queue(served: Serve, account: str) -> None
 
 @pytest.mark.every_store
 def test_dead_letters_live_as_long_as_their_queue_says(broker: Broker, served: Serve, account: str) -> None:
-    """10: from their move on, as that queue's retention is then; ``_dead_letter_queue_messages_ttl`` overrules it."""
+    """The retention counts from the move and is that of the dead-letter queue at that time (SQS contract 10).
+
+    ``_dead_letter_queue_messages_ttl`` overrides it.
+    """
     app = served(project=f"acme-{account}")
     rest, caller = Api(app.app, f"-{account}"), Caller(app, "somebody")
     caller.json("CreateQueue", QueueName="dead", Attributes={"MessageRetentionPeriod": "1000"})
@@ -212,8 +217,8 @@ def add_rules(target: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.one_store
-def test_what_sqs_keeps_is_checked_when_rest_writes_it(served: Serve, account: str) -> None:
-    """6: ``_sqs`` holds what attributes may be, or nothing; null unsets it."""
+def test_sqs_metadata_are_checked_when_rest_writes_them(served: Serve, account: str) -> None:
+    """``_sqs`` must contain valid attributes; null removes it (SQS contract 6)."""
     rest = Api(served().app, f"-{account}")
     fine = {"visibility": 0, "wait": 20, "tags": {"k": ""}, "redrive_allow": {"redrivePermission": "denyAll"}}
     rest.put("/v2/queues/jobs", 201, {"_sqs": fine})

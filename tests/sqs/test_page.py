@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/sqs.md``: a server with its options answers its program; its tables are those of the code."""
+"""The program and the tables of ``api-ref/sqs.md``, compared with a server and with the code."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ PAGE = ROOT / "api-ref" / "sqs.md"
 
 @pytest.mark.slow
 def test_the_program_of_the_page_works(tmp_path: Path) -> None:
-    """With the options of the page, on a server of its own."""
+    """The server has the options of the page."""
     with ZqServer("memory:", config=only("api-ref/sqs.md", "ini")) as server:
         written = [block.text for block in blocks(PAGE) if block.language == "python" and "celery" not in block.text]
         program = "\n".join(written)
@@ -30,7 +30,7 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands_on_keys_work(tmp_path: Path) -> None:
-    """On a store in the reader's folder, one after the other; secrets are shown once."""
+    """The commands run in order on a store in the current folder; secrets are shown once."""
     (commands,) = (block.text for block in blocks(PAGE) if block.text.startswith("zq-server sqs-key"))
     said = succeed([*SHELL, commands], tmp_path)
     first, second, *listed = said.splitlines()
@@ -40,13 +40,13 @@ def test_the_commands_on_keys_work(tmp_path: Path) -> None:
 
 
 def row(first: str) -> str:
-    """The row of a table that has this in its first cell."""
+    """Return the table row with this text in its first cell."""
     (found,) = re.findall(rf"^\| (?:[^|]*, )?{first}(?:, [^|]*)? \|.*", PAGE.read_text(), re.MULTILINE)
     return str(found)
 
 
 def test_each_operation_and_attribute_is_on_the_page() -> None:
-    """Each in one row, attributes that are numbers with default and range; operations that are refused say so."""
+    """Numeric attributes have their default and range; the row of an unsupported operation says so."""
     for name, operation in OPERATIONS.items():
         assert ("UnsupportedOperation" in row(name)) == (operation.params.__name__ == "Params"), name
     for name in {*SETTERS, *READ_ONLY} - {name for name in READ_ONLY if name.endswith(("NotVisible", "Delayed"))}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a queue's policy lets in, and how it is edited (SQS contract 8)."""
+"""Policies of queues: permissions of other accounts, and changes (SQS contract 8)."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def judged(*statements: Any, account: str = THEIRS, action: str = "SendMessage")
     ],
 )
 def test_what_a_statement_grants(change: dict[str, Any]) -> None:
-    """Accounts, actions and queues, each named or ``*``; and the same as a denial denies it."""
+    """Accounts, actions and queues are named or ``*``; a denial matches in the same way."""
     statement = PLAIN | change
     assert judged(statement)
     assert judged({**statement, "Principal": STRANGER}, statement)
@@ -60,7 +60,7 @@ def test_what_a_statement_grants(change: dict[str, Any]) -> None:
         {"Resource": f"arn:aws:sqs:eu-north-1:{THEIRS}:jobs"},
     ],
 )
-def test_what_is_about_others_grants_and_denies_nothing(change: dict[str, Any]) -> None:
+def test_a_statement_about_others_grants_and_denies_nothing(change: dict[str, Any]) -> None:
     assert not judged(PLAIN | change)
     assert judged(PLAIN, PLAIN | change | {"Effect": "Deny"})
 
@@ -83,14 +83,14 @@ def test_what_is_about_others_grants_and_denies_nothing(change: dict[str, Any]) 
         {"Resource": 1},
     ],
 )
-def test_what_is_not_understood_allows_nothing_and_denies_all(change: dict[str, Any]) -> None:
-    """A policy is never read more generously than it is written."""
+def test_an_unknown_element_allows_nothing_and_denies_all(change: dict[str, Any]) -> None:
+    """A policy is never interpreted more generously than it is written."""
     assert not judged(PLAIN | change)
     assert not judged(PLAIN, PLAIN | change | {"Effect": "Deny"})
 
 
 @pytest.mark.parametrize("policy", ["", "{", "[]", "{}", '{"Statement": "x"}', '{"Statement": [1]}'])
-def test_a_policy_that_is_none_allows_nothing(policy: str) -> None:
+def test_an_invalid_policy_allows_nothing(policy: str) -> None:
     assert not allows(policy, THEIRS, "SendMessage", QUEUE)
     for other in (1, None, PLAIN | {"Effect": "Maybe"}):
         assert not judged(PLAIN, other)
@@ -115,7 +115,7 @@ def policy_of(sqs: Any, queue: str) -> Any:
 
 
 def test_permissions_are_added_and_taken_back(sqs: Any, queue: str, account: str) -> None:
-    """Each is a statement, as AWS writes it; the policy goes with the last one."""
+    """Each permission is a statement in AWS's form; the policy is removed with the last one."""
     arn = f"arn:aws:sqs:eu-north-1:{account}:jobs"
     sqs.add_permission(QueueUrl=queue, Label="one", AWSAccountIds=[THEIRS], Actions=["SendMessage"])
     actions = ["ReceiveMessage", "DeleteMessage"]
@@ -131,8 +131,8 @@ def test_permissions_are_added_and_taken_back(sqs: Any, queue: str, account: str
     assert policy_of(sqs, queue) is None
 
 
-def test_permissions_that_are_none_are_refused(sqs: Any, queue: str) -> None:
-    """In the words of AWS."""
+def test_invalid_permissions_are_refused(sqs: Any, queue: str) -> None:
+    """The errors are those of AWS."""
     terms = {"QueueUrl": queue, "Label": "test", "AWSAccountIds": [THEIRS], "Actions": ["SendMessage"]}
     sqs.add_permission(**terms)
     value = "Value {} for parameter {} is invalid. Reason: {}"
@@ -154,7 +154,7 @@ def test_permissions_that_are_none_are_refused(sqs: Any, queue: str) -> None:
 
 
 def test_another_account_does_what_it_was_granted(sqs: Any, queue: str, connected: Connect, account: str) -> None:
-    """In the queue of the other, by its URL, and nothing else; an action stands for its batch."""
+    """The other account may do this in the queue with that URL and nothing else; an action includes its batch."""
     key = f"{(int(account) + 1) % 10**12:012d}"
     other = connected(key)
     other.create_queue(QueueName="jobs")

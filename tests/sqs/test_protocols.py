@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both protocols on the wire: what is told from REST, forms in and XML out, JSON with its oddities, errors as clients
-know them (SQS contract 1, 4)."""
+"""Both protocols on the wire: distinction from REST, forms and XML, lenient JSON, and errors.
+
+See SQS contract 1, 4.
+"""
 
 import json
 import time
@@ -32,7 +34,7 @@ TARGET = "AmazonSQS."
 
 
 class Caller:
-    """One account's view of an application."""
+    """The requests of one account to an application."""
 
     def __init__(self, app: TestApp, account: str) -> None:
         self.app = app
@@ -58,13 +60,13 @@ def caller(served: Serve, account: str) -> Caller:
 
 
 def texts(response: TestResponse, path: str) -> list[str]:
-    """The texts of the elements of this path in an answer of the query protocol."""
+    """Return the texts of the elements with this path in a response of the query protocol."""
     found = ElementTree.fromstring(response.body).findall("/".join(NAMESPACE + part for part in path.split("/")))
     return [element.text or "" for element in found]
 
 
 def said(response: TestResponse) -> Any:
-    """An answer of the JSON protocol."""
+    """Return the document of a response of the JSON protocol."""
     assert response.content_type == json_protocol.MEDIA
     return json.loads(response.body)
 
@@ -91,7 +93,7 @@ def translate(refusal: Refusal) -> errors.SqsError:
 
 
 ROWS = [
-    # The error; its shape, its query code, its status, its sentence.
+    # The error; its shape, its query code, its status, its message.
     (
         errors.queue_name_exists("Policy"),
         "QueueNameExists",
@@ -237,10 +239,10 @@ ROWS = [
     ROWS,
     ids=[row[1] for row in ROWS],
 )
-def test_an_error_is_what_its_clients_know(
+def test_an_error_is_parsed_by_its_clients(
     error: errors.SqsError, shape: str, code: str, status: int, sentence: str | None
 ) -> None:
-    """4: botocore's own parsers read shape, code and sentence of both protocols as AWS would have them."""
+    """botocore's parsers read the shape, code and message of AWS in both protocols (SQS contract 4)."""
     assert error.status == status
     assert error.fault == ("Receiver" if status >= 500 else "Sender")
     for protocol, kind in ((json_protocol, "json"), (query_protocol, "query")):
@@ -255,8 +257,8 @@ def test_an_error_is_what_its_clients_know(
         assert headers["x-amzn-query-error"] == f"{code};{error.fault}"
 
 
-def test_a_missing_queue_has_two_sentences(caller: Caller) -> None:
-    """4: the query protocol speaks of its version."""
+def test_a_missing_queue_has_a_message_for_each_protocol(caller: Caller) -> None:
+    """The message of the query protocol names the protocol's version (SQS contract 4)."""
     told = caller.json("GetQueueUrl", QueueName="none", status=400)
     sentence = "The specified queue does not exist"
     assert said(told) == {"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": f"{sentence}."}
@@ -269,7 +271,10 @@ def test_a_missing_queue_has_two_sentences(caller: Caller) -> None:
 
 
 def test_an_answer_in_xml_has_the_form_of_the_model(caller: Caller) -> None:
-    """1: its elements, the namespace, the id of the request; no result where there is no output."""
+    """The response has the model's elements, the namespace and the request id, and a result only if there is output.
+
+    See SQS contract 1.
+    """
     made = caller.form({"Action": "CreateQueue", "Version": "2012-11-05", "QueueName": "jobs"})
     assert made.content_type == "text/xml"
     assert ElementTree.fromstring(made.body).tag == f"{NAMESPACE}CreateQueueResponse"
@@ -287,7 +292,7 @@ def test_an_answer_in_xml_has_the_form_of_the_model(caller: Caller) -> None:
 
 
 def test_an_empty_result_in_xml_is_one_element(caller: Caller) -> None:
-    """As AWS writes it; an operation without output has none."""
+    """An operation without output has no result element, as on AWS."""
     caller.json("CreateQueue", QueueName="jobs")
     received = caller.form({"Action": "ReceiveMessage", "QueueUrl": "jobs"}).text
     assert "<ReceiveMessageResult/>" in received
@@ -331,7 +336,7 @@ def test_the_query_protocol_answers_json_to_clients_that_prefer_it(caller: Calle
 
 
 def test_an_answer_in_json_leaves_out_what_is_empty(caller: Caller) -> None:
-    """1: but for the one list that the model requires; operations without output answer nothing."""
+    """Only a list that the model requires is returned empty; without output the body is empty (SQS contract 1)."""
     made = caller.json("CreateQueue", QueueName="jobs")
     assert made.content_type == "application/x-amz-json-1.0"
     assert made.headers["x-amzn-RequestId"] == made.headers["x-openstack-request-id"].removeprefix("req-")
@@ -343,7 +348,7 @@ def test_an_answer_in_json_leaves_out_what_is_empty(caller: Caller) -> None:
 
 
 def test_forms_say_lists_and_maps_by_dots_and_numbers(caller: Caller) -> None:
-    """1: in any order, of any length, UTF-8; one without a number is alone."""
+    """Parameters are UTF-8, in any order and of any length; one without a number is a list of one (SQS contract 1)."""
     form = {
         "Action": "CreateQueue",
         "QueueName": "jobs",
@@ -375,7 +380,7 @@ def test_forms_say_lists_and_maps_by_dots_and_numbers(caller: Caller) -> None:
 
 
 def test_batches_are_read_from_forms() -> None:
-    """1: entries, their attributes of messages, and their numbers, as JSON has them."""
+    """Entries, attributes of messages and numbers are read as in JSON (SQS contract 1)."""
     form = {"Action": "SendMessageBatch", "SendMessageBatchRequestEntry.1.Id": "a"}
     attributes = "SendMessageBatchRequestEntry.1.MessageAttribute.1."
     form |= {f"{attributes}Name": "n", f"{attributes}Value.DataType": "String", f"{attributes}Value.StringValue": "v"}
@@ -396,7 +401,7 @@ def test_batches_are_read_from_forms() -> None:
 
 
 def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
-    """1: in both protocols and all methods, where no ``QueueUrl`` is given."""
+    """The path names the queue in both protocols and all methods, unless there is a ``QueueUrl`` (SQS contract 1)."""
     caller.json("CreateQueue", QueueName="jobs", tags={"a": "b"})
     caller.json("CreateQueue", QueueName="other")
     for path in (f"/{account}/jobs", f"/queue/eu-north-1/{account}/jobs"):
@@ -410,7 +415,7 @@ def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
 
 @pytest.mark.parametrize("action", sorted(SERVICE_OPERATIONS))
 def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: str, action: str) -> None:
-    """1: in the query protocol, by GET and by POST; and nothing is done."""
+    """The query protocol refuses the operation with GET and with POST, and changes nothing (SQS contract 1)."""
     caller.json("CreateQueue", QueueName="jobs")
     form = {"Action": action, "QueueName": "other"}
     for answered in (caller.link(form, f"/{account}/jobs", 400), caller.form(form, f"/{account}/jobs", 400)):
@@ -420,7 +425,7 @@ def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: 
 
 
 def test_a_queue_url_takes_get_queue_url_of_any_queue(caller: Caller, account: str) -> None:
-    """As AWS (recorded): the path names no other queue than the parameter does."""
+    """The parameter names the queue, which may differ from the path's, as on AWS (recorded)."""
     for name in ("jobs", "other"):
         caller.json("CreateQueue", QueueName=name)
         answered = caller.link({"Action": "GetQueueUrl", "QueueName": name}, f"/{account}/jobs")
@@ -429,14 +434,14 @@ def test_a_queue_url_takes_get_queue_url_of_any_queue(caller: Caller, account: s
 
 
 def test_a_get_of_a_queue_url_without_an_action_finds_nothing(caller: Caller, account: str) -> None:
-    """1: as AWS says it; the queue does not matter."""
+    """The response is AWS's, whether or not the queue exists (SQS contract 1)."""
     for queue in ("jobs", "none"):
         answered = caller.link({}, f"/{account}/{queue}", 404)
         assert (answered.content_type, answered.text) == ("text/xml", "<UnknownOperationException/>")
 
 
 def test_parameters_are_read_leniently(caller: Caller) -> None:
-    """1: digits for integers, null for nothing, unknown members for nothing; a wrong type is refused."""
+    """Digits are integers, null and unknown members are ignored, and a wrong type is refused (SQS contract 1)."""
     for name in ("a", "b"):
         caller.json("CreateQueue", QueueName=name, Colour={"x": 1}, Attributes=None)
     assert len(said(caller.json("ListQueues", MaxResults="1"))["QueueUrls"]) == 1
@@ -448,8 +453,8 @@ def test_parameters_are_read_leniently(caller: Caller) -> None:
     assert texts(told, "Error/Code") == ["MalformedInput"]
 
 
-def test_what_is_missing_is_named_before_anything_is_looked_up(caller: Caller) -> None:
-    """4: operation, missing parameter, queue, values: in this order."""
+def test_a_missing_parameter_is_reported_before_a_missing_queue(caller: Caller) -> None:
+    """The checks are in the order: operation, missing parameter, queue, values (SQS contract 4)."""
     for operation, given, code in (
         ("Dance", {}, "InvalidAction"),
         ("SetQueueAttributes", {"QueueUrl": "none"}, "MissingParameter"),
@@ -465,8 +470,8 @@ def test_what_is_missing_is_named_before_anything_is_looked_up(caller: Caller) -
 
 
 @pytest.mark.one_store
-def test_what_is_no_request_is_refused_in_its_protocol(caller: Caller) -> None:
-    """1: bodies that cannot be read, forms that are none, targets of others."""
+def test_an_invalid_request_is_refused_in_its_protocol(caller: Caller) -> None:
+    """The bodies cannot be decoded, are not forms, or name another service's operation (SQS contract 1)."""
     headers = {"X-Amz-Target": f"{TARGET}ListQueues"}
     for body in (b"{", b"[]", b'{"a": "\xff"}', b'{"a":' * 3000):
         told = caller.app.post("/", body, headers, content_type=json_protocol.MEDIA, status=400)
@@ -484,7 +489,10 @@ def test_what_is_no_request_is_refused_in_its_protocol(caller: Caller) -> None:
 
 @pytest.mark.one_store
 def test_bodies_may_have_two_and_a_half_megabytes(caller: Caller) -> None:
-    """1: what is longer is refused unread, in the protocol of its client; chunks are read up to that."""
+    """A longer body is refused unread, in the client's protocol; chunked bodies are read up to the limit.
+
+    See SQS contract 1.
+    """
     almost = "x" * (2_621_440 - 40)
     assert said(caller.json("ListQueues", Colour=almost)) == {}
     told = caller.json("ListQueues", status=400, Colour=almost + "x" * 40)
@@ -496,8 +504,8 @@ def test_bodies_may_have_two_and_a_half_megabytes(caller: Caller) -> None:
 
 
 @pytest.mark.one_store
-def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
-    """1: versions at ``/``, no path below ``/v2`` is SQS's; and where SQS is off, nothing of it is there."""
+def test_rest_is_unchanged(caller: Caller, served: Serve) -> None:
+    """``/`` lists versions, and no path below ``/v2`` is SQS's; if SQS is off, none of it exists (SQS contract 1)."""
     plain = served({"features": []})
     for app in (caller.app, plain):
         assert app.get("/", status=300).json["versions"]
@@ -517,8 +525,10 @@ def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code"), [(down, 503, "ServiceUnavailable"), (bug, 500, "InternalFailure")]
 )
-def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exception], status: int, code: str) -> None:
-    """4: a store that is down, and what nobody foresaw: clients try again, and see no secret."""
+def test_a_failure_is_the_receivers_fault_and_reveals_nothing(
+    error: Callable[[], Exception], status: int, code: str
+) -> None:
+    """An unavailable store and an unexpected error make clients retry, and reveal no secret (SQS contract 4)."""
     broker = Broker(BrokenStore(error), ManualClock(time.time()))
     app = create_app(broker, features=[sqs_of(broker)])
     caller = Caller(TestApp(app), "1" * 12)
@@ -531,8 +541,8 @@ def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exceptio
 
 
 @pytest.mark.one_store
-def test_a_page_of_another_site_can_ask_for_nothing() -> None:
-    """What a browser sends for one is refused, links included, before the store is asked; so is a strange ``Host``."""
+def test_a_page_of_another_site_is_refused() -> None:
+    """Requests from other sites and with an unknown ``Host`` are refused before the store is called, links included."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
     caller = Caller(TestApp(create_app(broker, features=[sqs_of(broker)])), "1" * 12)
     link = "/?Action=DeleteQueue&QueueUrl=jobs"
@@ -550,7 +560,7 @@ def test_a_page_of_another_site_can_ask_for_nothing() -> None:
 @pytest.mark.one_store
 @pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - READ_ONLY_OPERATIONS))
 def test_a_link_changes_nothing_without_a_signature(operation: str) -> None:
-    """Browsers follow links, and load pictures, without saying from which page."""
+    """Browsers follow links and load images without sending the page's origin."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
     caller = Caller(TestApp(create_app(broker, features=[sqs_of(broker)])), "1" * 12)
     for path in ("/",) if operation in SERVICE_OPERATIONS else ("/", f"/{'1' * 12}/q"):
@@ -566,7 +576,10 @@ def test_a_page_of_the_server_itself_and_a_link_that_reads_are_answered(caller: 
 
 @pytest.mark.one_store
 def test_the_project_is_that_of_the_key(served: Serve, account: str) -> None:
-    """3: in the mode ``none``: an account as the access key, be it in a link, else the project of the options."""
+    """In mode ``none``, the access key may be an account, also in a link; otherwise the option's project is used.
+
+    See SQS contract 3.
+    """
     app = served(project=f"acme-{account}", region="eu-west-9")
     Caller(app, account).form({"Action": "CreateQueue", "QueueName": "jobs"})
     for link in (
@@ -596,7 +609,7 @@ def test_the_project_is_that_of_the_key(served: Serve, account: str) -> None:
 
 @pytest.mark.one_store
 def test_urls_are_those_that_the_operator_has_chosen(served: Serve, account: str) -> None:
-    """2: ``public_url`` overrules scheme and host."""
+    """``public_url`` overrides scheme and host (SQS contract 2)."""
     caller = Caller(served(public_url="https://sqs.example.org"), account)
     made = said(caller.json("CreateQueue", QueueName="jobs"))
     assert made == {"QueueUrl": f"https://sqs.example.org/{account}/jobs"}
@@ -604,7 +617,7 @@ def test_urls_are_those_that_the_operator_has_chosen(served: Serve, account: str
 
 @pytest.mark.one_store
 def test_keys_of_kms_may_be_refused(served: Serve, account: str, caplog: pytest.LogCaptureFixture) -> None:
-    """6: ``kms = refuse``; otherwise the log warns once of each queue."""
+    """``kms = refuse`` refuses them; otherwise the log has one warning per queue (SQS contract 6)."""
     strict, lenient = Caller(served(kms="refuse"), account), Caller(served(), account)
     given = {"QueueName": "jobs", "Attributes": {"KmsMasterKeyId": "alias/mine"}}
     told = strict.json("CreateQueue", status=400, **given)

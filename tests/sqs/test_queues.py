@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on queues, as boto3 asks: names, attributes, policies, tags, purges (SQS contract 2, 5, 6)."""
+"""The operations on queues with boto3: names, attributes, policies, tags, purges (SQS contract 2, 5, 6)."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ SETTABLE = [name for name in NUMBERS if not name.startswith("Kms")]
 
 @contextmanager
 def refused(code: str, message: str | None = None) -> Iterator[None]:
-    """The client raises an error of this query code; ``message``: the whole sentence."""
+    """Assert that the client raises an error with this query code; ``message``: the whole text."""
     with pytest.raises(ClientError) as error:
         yield
     told = error.value.response["Error"]
@@ -70,7 +70,7 @@ def redrive(target: str, count: object = 3) -> str:
 
 @pytest.mark.every_store
 def test_a_queue_from_its_creation_to_its_end(sqs: Any, url: str, account: str, clock: ManualClock) -> None:
-    """5: each operation on queues once, on each store."""
+    """The test calls each operation on queues once, on each store (SQS contract 5)."""
     queue = sqs.create_queue(QueueName="jobs", Attributes={"DelaySeconds": "7"}, tags={"team": "blue"})["QueueUrl"]
     assert queue == f"{url}/{account}/jobs"
     moment = str(int(clock.now()))
@@ -94,8 +94,8 @@ def test_a_queue_from_its_creation_to_its_end(sqs: Any, url: str, account: str, 
         sqs.delete_queue(QueueUrl=queue)
 
 
-def test_another_creation_is_fine_if_what_it_gives_is_so(sqs: Any) -> None:
-    """5: numbers are compared by value, policies as JSON, against what is shown; what is not given does not matter."""
+def test_a_repeated_creation_succeeds_with_equal_attributes(sqs: Any) -> None:
+    """Numbers are compared by value and policies as JSON; omitted attributes are not compared (SQS contract 5)."""
     target = attributes(sqs, created(sqs, "dead"), "QueueArn")["QueueArn"]
     policy = '{"Version": "2012-10-17", "Statement": []}'
     queue = created(sqs, "jobs", VisibilityTimeout="5", RedrivePolicy=redrive(target), Policy=policy)
@@ -109,7 +109,7 @@ def test_another_creation_is_fine_if_what_it_gives_is_so(sqs: Any) -> None:
 
 
 def test_numbers_have_their_bounds(sqs: Any) -> None:
-    """6: the least and the most are taken and shown, what is beyond is refused and changes nothing."""
+    """The minimum and maximum are accepted and returned; other values change nothing (SQS contract 6)."""
     queue = created(sqs, "jobs")
     for name in SETTABLE:
         least, most, _ = NUMBERS[name]
@@ -123,7 +123,10 @@ def test_numbers_have_their_bounds(sqs: Any) -> None:
 
 
 def test_names_of_attributes_are_known_or_refused(sqs: Any) -> None:
-    """4, 6: unknown ones, those that are computed, those of FIFO queues; readers may name the last two."""
+    """Unknown attributes are refused, computed ones and those of FIFO queues cannot be set (SQS contract 4, 6).
+
+    Readers may name the last two kinds.
+    """
     queue = created(sqs, "jobs")
     only = "You can specify the {} only when FifoQueue is set to true."
     for name, message in {
@@ -147,7 +150,7 @@ def test_names_of_attributes_are_known_or_refused(sqs: Any) -> None:
 
 
 def test_a_queue_is_fifo_or_standard_for_ever(sqs: Any) -> None:
-    """2, 6: its name says which, and no queue becomes the other."""
+    """The name determines the kind of a queue, which never changes (SQS contract 2, 6)."""
     fifo_name = (
         "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
         ".fifo suffix and be 1 to 80 in length"
@@ -176,7 +179,7 @@ BOOLEANS = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
 
 @pytest.mark.parametrize("spelling", ["true", "True", "TRUE"])
 def test_booleans_of_attributes_have_any_case(sqs: Any, spelling: str) -> None:
-    """6: when a queue is made, or made again, and in changes; they are shown in small letters."""
+    """The rule applies to creation, repeated creation and changes; values are shown in lower case (SQS contract 6)."""
     given, shown = dict.fromkeys(BOOLEANS, spelling), dict.fromkeys(BOOLEANS, "true")
     queue = created(sqs, "jobs.fifo", **given)
     assert attributes(sqs, queue, *BOOLEANS) == shown
@@ -199,7 +202,7 @@ def test_booleans_of_attributes_have_any_case(sqs: Any, spelling: str) -> None:
 
 
 def test_names_of_new_queues(sqs: Any, account: str) -> None:
-    """2: up to 80 characters, which are letters, digits, hyphens and underscores."""
+    """A name has up to 80 letters, digits, hyphens and underscores (SQS contract 2)."""
     for name in ("a", "A-b_9", "n" * 80):
         assert created(sqs, name).endswith(f"/{account}/{name}")
     for name in ("", "n" * 81, "a.b", "jobs.fifo", "ä", "a/b", "a b", "a\n"):
@@ -211,7 +214,10 @@ def test_names_of_new_queues(sqs: Any, account: str) -> None:
 
 
 def test_a_queue_is_found_by_whatever_leads_to_it(connected: Connect, account: str) -> None:
-    """2: only the last two segments of a URL count, whatever host, region and path it has; a bare name will do."""
+    """Only the last two segments of a URL count, whatever its host, region and path; a bare name suffices.
+
+    See SQS contract 2.
+    """
     sqs = connected()
     queue = created(sqs, "jobs")
     for named in (f"https://sqs.example.org/{account}/jobs", f"{queue}/", f"/queue/eu-west-1/{account}/jobs", "jobs"):
@@ -225,7 +231,10 @@ def test_a_queue_is_found_by_whatever_leads_to_it(connected: Connect, account: s
 
 
 def test_queues_of_others_are_out_of_reach(connected: Connect, account: str, broker: Broker) -> None:
-    """2: a known account is refused, an unknown one does not exist; nobody sees others' queues."""
+    """For a known account access is denied, and an unknown one does not exist; queues of others are not listed.
+
+    See SQS contract 2.
+    """
     sqs, other = connected(), connected(f"{(int(account) + 1) % ACCOUNTS:012d}")
     queue = created(sqs, "jobs")
     with refused("NonExistentQueue"):
@@ -242,7 +251,10 @@ def test_queues_of_others_are_out_of_reach(connected: Connect, account: str, bro
 
 @pytest.mark.every_store
 def test_an_account_is_a_projects_for_ever(storage: Storage, clock: ManualClock) -> None:
-    """2: the same for all servers; the next one if it is taken; a project of twelve digits is its own."""
+    """All servers assign the same account, or the next free one; a project of twelve digits is its own account.
+
+    See SQS contract 2.
+    """
     project = f"acme-{clock.now()}"
     first = Accounts(storage, clock).get_or_assign(project)
     assert len(first) == 12
@@ -252,14 +264,17 @@ def test_an_account_is_a_projects_for_ever(storage: Storage, clock: ManualClock)
     digits = f"{first}-other"
     taken = Accounts(storage, clock).get_or_assign(digits)
     late = f"{(int(taken) + 1) % ACCOUNTS:012d}"
-    for name in (taken, digits):  # as if its place had been somebody else's
+    for name in (taken, digits):  # as if another project had its place
         storage.documents.delete(DocumentRef("", KIND, name), clock.now())
     storage.documents.put(DocumentRef("", KIND, taken), b"somebody", clock.now())
     assert Accounts(storage, clock).get_or_assign(digits) == late
 
 
 def test_dead_letters_go_to_a_queue_that_takes_them(sqs: Any, account: str) -> None:
-    """6: the target exists, is another one of the account, and allows it; the empty text takes the policy away."""
+    """The target must exist, be another queue of the account, and allow it; an empty text removes the policy.
+
+    See SQS contract 6.
+    """
     created(sqs, "dead")
     queue = created(sqs, "jobs", RedrivePolicy=redrive(arn(account, "dead"), "3"))
     shown = json.loads(attributes(sqs, queue, "RedrivePolicy")["RedrivePolicy"])
@@ -294,7 +309,7 @@ def test_dead_letters_go_to_a_queue_that_takes_them(sqs: Any, account: str) -> N
 @pytest.mark.every_store
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_queue_may_be_its_own_dead_letter_queue(sqs: Any, account: str, clock: ManualClock, fifo: bool) -> None:
-    """As at AWS. Its messages stay, and their counts go on."""
+    """The messages stay in the queue and their receive counts continue, as on AWS."""
     name, more = ("own.fifo", {"FifoQueue": "true", "ContentBasedDeduplication": "true"}) if fifo else ("own", {})
     queue = created(sqs, name, **more)
     policy = {"RedrivePolicy": redrive(arn(account, name), 2), "VisibilityTimeout": "1"}
@@ -310,7 +325,7 @@ def test_a_queue_may_be_its_own_dead_letter_queue(sqs: Any, account: str, clock:
 
 
 def test_a_queue_chooses_whose_dead_letters_it_takes(sqs: Any, account: str) -> None:
-    """6: all, none, or those of the queues that it names; judged when another one names it."""
+    """A queue accepts all, none, or named source queues, which is checked when a source names it (SQS contract 6)."""
     dead, queue = created(sqs, "dead"), created(sqs, "jobs")
     policy = {"RedrivePolicy": redrive(arn(account, "dead"))}
     by_queue = {"redrivePermission": "byQueue", "sourceQueueArns": [arn(account, "jobs")]}
@@ -335,7 +350,7 @@ def test_a_queue_chooses_whose_dead_letters_it_takes(sqs: Any, account: str) -> 
 
 
 def test_names_beyond_those_of_rest_are_taken_for_dead_letters(sqs: Any, account: str, broker: Broker) -> None:
-    """2: 80 characters, which the metadata of a queue that SQS knows may name, and no others."""
+    """A queue with a name of 80 characters may be named if SQS knows it, and no other one (SQS contract 2)."""
     long = "n" * 80
     created(sqs, long)
     queue = created(sqs, "jobs", RedrivePolicy=redrive(arn(account, long)))
@@ -358,8 +373,11 @@ def test_an_export_and_import_keep_attributes(sqs: Any, url: str, account: str, 
     assert message["MessageAttributes"] == attributes
 
 
-def test_encryption_is_shown_as_it_was_asked_for(sqs: Any) -> None:
-    """6: keys are kept and shown, the empty text and the usual time take them away; two kinds at once are refused."""
+def test_encryption_is_shown_as_requested(sqs: Any) -> None:
+    """Keys are returned; an empty text or the default time removes them.
+
+    Two kinds of encryption at the same time are refused (SQS contract 6).
+    """
     queue = created(sqs, "jobs", KmsMasterKeyId="alias/mine", KmsDataKeyReusePeriodSeconds="600")
     names = ("KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "SqsManagedSseEnabled")
     shown = {"KmsMasterKeyId": "alias/mine", "KmsDataKeyReusePeriodSeconds": "600", "SqsManagedSseEnabled": "false"}
@@ -382,7 +400,7 @@ def test_encryption_is_shown_as_it_was_asked_for(sqs: Any) -> None:
 
 @pytest.mark.every_store
 def test_lists_are_pages_in_the_order_of_names(sqs: Any, url: str, account: str) -> None:
-    """5: by prefix, and by a token where there is more and a size was asked for."""
+    """A list may have a prefix, and has a token if there are more queues than the requested size (SQS contract 5)."""
     names = sorted(["Jobs", "a", "jobs", "jobs-1", "jobs-2", "jobs_3", "joc", "z"])
     for name in reversed(names):
         created(sqs, name)
@@ -413,7 +431,7 @@ def test_lists_are_pages_in_the_order_of_names(sqs: Any, url: str, account: str)
 
 
 def test_sources_of_dead_letters_are_pages_too(sqs: Any, account: str) -> None:
-    """5."""
+    """The lists are pages as for queues (SQS contract 5)."""
     created(sqs, "dead")
     urls = [created(sqs, f"q{number}", RedrivePolicy=redrive(arn(account, "dead"))) for number in range(3)]
     page = sqs.list_dead_letter_source_queues(QueueUrl="dead", MaxResults=2)
@@ -424,7 +442,7 @@ def test_sources_of_dead_letters_are_pages_too(sqs: Any, account: str) -> None:
 
 @pytest.mark.every_store
 def test_a_queue_is_purged_now_and_then(sqs: Any, broker: Broker, account: str, clock: ManualClock) -> None:
-    """5: all messages go, whatever their state; then not again for a minute, unless it is another queue."""
+    """A purge removes messages in any state; the next one of the queue is refused for a minute (SQS contract 5)."""
     queue, ref = created(sqs, "jobs"), QueueRef(account, "jobs")
     counts = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed")
     drafts = [Draft(f"{number:032x}", b'"x"', 600, delay, "c") for number, delay in enumerate((0, 0, 9))]
@@ -442,9 +460,11 @@ def test_a_queue_is_purged_now_and_then(sqs: Any, broker: Broker, account: str, 
 
 
 @pytest.mark.every_store
-def test_a_deleted_name_rests(served: Serve, account: str, clock: ManualClock) -> None:
-    """4: in both protocols, for as long as ``name_rest`` says; other names and accounts, and a queue that is there,
-    are not concerned, nor is anything by default."""
+def test_a_deleted_name_is_reserved(served: Serve, account: str, clock: ManualClock) -> None:
+    """Both protocols refuse the name for ``name_rest`` seconds; by default, they do not (SQS contract 4).
+
+    Other names, other accounts and existing queues are not affected.
+    """
     app = served(name_rest=30)
     caller, sentence = Caller(app, account), errors.queue_deleted_recently(30).message
     for name in ("jobs", "others"):
@@ -469,7 +489,7 @@ def test_a_deleted_name_rests(served: Serve, account: str, clock: ManualClock) -
 
 
 def test_tags_have_their_bounds(sqs: Any) -> None:
-    """5: 50 of them, keys of 1 to 128 and values of up to 256 characters."""
+    """A queue has up to 50 tags with keys of 1 to 128 and values of up to 256 characters (SQS contract 5)."""
     queue = created(sqs, "jobs")
     sqs.tag_queue(QueueUrl=queue, Tags={"k" * 128: "v" * 256, **{f"t{number}": "" for number in range(49)}})
     keys = "Tag keys must be between 1 and 128 characters in length."
@@ -493,8 +513,8 @@ def test_tags_have_their_bounds(sqs: Any) -> None:
     assert len(sqs.list_queue_tags(QueueUrl=queue)["Tags"]) == 48
 
 
-def test_what_a_model_of_botocore_has_is_in_the_table(sqs: Any) -> None:
-    """5: every operation of the service, with every required parameter under its name."""
+def test_the_table_has_all_operations_of_the_botocore_model(sqs: Any) -> None:
+    """The table has every operation of the service, and only parameters of the model (SQS contract 5)."""
     service = sqs.meta.service_model
     known = set(service.operation_names)
     assert OPERATIONS.keys() == known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""boto3 walks over all operations, on every store."""
+"""A walk of boto3 over all operations, on every store."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.sqs.walk import Refused, Walk, complete
 
 @pytest.mark.every_store
 def test_each_operation_is_done_and_refused(sqs: Any) -> None:
-    """With the codes that its clients know; ``tests/campaign/packages`` has the command line do the same."""
+    """The error codes are those of AWS; ``tests/campaign/packages`` runs the walk with the command line."""
 
     def ask(operation: str, **given: Any) -> dict[str, Any]:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A walk over all operations of SQS, as any client makes it.
+"""A walk over all operations of SQS, for any client.
 
-Each operation is done once and, with one code of error at least, refused. ``test_walk.py`` has boto3 make it, and
-``tests/campaign/packages/test_sqs_clients.py`` the command line.
+Each operation is done once and refused with at least one error code. ``test_walk.py`` runs it with boto3, and
+``tests/campaign/packages/test_sqs_clients.py`` with the command line.
 """
 
 import json
@@ -14,22 +14,25 @@ from zq.sqs.operations import OPERATIONS
 
 ATTRIBUTE = {"colour": {"DataType": "String", "StringValue": "red"}}
 Ask = Callable[..., dict[str, Any]]
-"""Makes a request: an operation, and parameters by their names. Raises ``Refused``."""
+"""A function that sends a request: an operation and its parameters by name. Raises ``Refused``."""
 
 
 class Refused(Exception):
-    """A request was refused, with this code."""
+    """A refused request, with its error code."""
 
 
 class Walk:
-    """One walk of an account that has no queues; ``told``: each operation's codes of errors, ``""`` if it was done."""
+    """A walk of an account without queues.
+
+    ``told``: the error codes of each operation, ``""`` if it was done.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self.told: dict[str, set[str]] = defaultdict(set)
 
     def make(self) -> None:
-        """Raises ``AssertionError`` where it comes to something else, and leaves no queue."""
+        """Run the walk and delete all its queues. Raises ``AssertionError`` if a result differs."""
         jobs, dead = (self.done("CreateQueue", QueueName=name)["QueueUrl"] for name in ("jobs", "dead"))
         self._queues(jobs)
         self._tags_and_permissions(jobs)
@@ -40,7 +43,7 @@ class Walk:
         self._ends(jobs, dead)
 
     def done(self, operation: str, **given: Any) -> dict[str, Any]:
-        """What it is answered."""
+        """Send a request that must succeed and return the response."""
         try:
             answer = self._ask(operation, **given)
         except Refused as error:
@@ -49,7 +52,7 @@ class Walk:
         return answer
 
     def refused(self, code: str, operation: str, **given: Any) -> None:
-        """It is refused with this code, of which the name of the service is left out."""
+        """Send a request that must fail with this code, without the service's name."""
         try:
             answer = self._ask(operation, **given)
         except Refused as error:
@@ -114,7 +117,7 @@ class Walk:
         self.refused("ReceiptHandleIsInvalid", "DeleteMessage", QueueUrl=jobs, ReceiptHandle="none")
 
     def _batches(self, jobs: str) -> None:
-        """What each entry came to, and batches that are none."""
+        """Check the result of each entry, and invalid batches."""
         bodies = [("a", "1"), ("b", "\x01"), ("c", "3")]
         sent = [{"Id": id, "MessageBody": body} for id, body in bodies]
         self._halves("SendMessageBatch", jobs, sent, "ac", "b InvalidMessageContents")
@@ -137,7 +140,7 @@ class Walk:
         assert [f"{entry['Id']} {entry['Code']}" for entry in answer["Failed"]] == [failure]
 
     def _groups(self) -> None:
-        """A FIFO queue: a repeat is stored once, a group comes in order."""
+        """Check a FIFO queue: a duplicate is stored once, and a group is received in order."""
         chosen = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
         self.refused("InvalidParameterValue", "CreateQueue", QueueName="steps", Attributes=chosen)
         steps = self.done("CreateQueue", QueueName="steps.fifo", Attributes=chosen)["QueueUrl"]
@@ -148,7 +151,7 @@ class Walk:
         self.done("DeleteQueue", QueueUrl=steps)
 
     def _dead_letters(self, jobs: str, dead: str) -> None:
-        """A task is started and, since it takes its time, found at work and ended."""
+        """Start a move task and, because it takes some time, find and cancel it."""
         to, source = (self._attributes(url, "QueueArn")["QueueArn"] for url in (jobs, dead))
         self.refused("InvalidParameterValue", "StartMessageMoveTask", SourceArn=source)
         policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 3})
@@ -177,6 +180,6 @@ class Walk:
 
 
 def complete(walk: Walk) -> None:
-    """Raises ``AssertionError`` unless each operation was done, and refused."""
+    """Raise ``AssertionError`` unless each operation was done and refused."""
     missed = [name for name in OPERATIONS if "" not in walk.told[name] or len(walk.told[name]) < 2]
     assert not missed, f"Not done, or never refused: {missed}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of one state: what drivers inherit is what the others answer, and what a page reads of a long queue."""
+"""Pages of messages in one state: the inherited implementation, and the number of reads on a long queue."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from zq.storage.ordered.storage import OrderedStorage
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 @pytest.mark.parametrize("state", State)
-def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
-    """Page by page."""
+def test_the_inherited_listing_returns_the_same_pages(state: State, limit: int) -> None:
+    """The inherited implementation returns the same pages as the driver's own."""
     scene = Scene(connect("memory:"), clock := ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     mixed(scene)
     scene.post(5, delay=100)
@@ -36,8 +36,8 @@ def test_what_is_inherited_is_the_same(state: State, limit: int) -> None:
     assert pages >= 1
 
 
-def test_what_is_inherited_finds_messages_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queue by queue; of records the latest."""
+def test_the_inherited_lookup_finds_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inherited lookup searches each queue and returns the latest record of a message."""
     scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     monkeypatch.setattr(OrderedStorage, "locate", browsing.locate)
     other = scene.at("other")
@@ -51,7 +51,7 @@ def test_what_is_inherited_finds_messages_too(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Counting(MemoryStore):
-    """A store that counts what is read of it."""
+    """A store that counts reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,8 +70,11 @@ class Counting(MemoryStore):
 
 
 def test_a_page_of_a_long_queue_reads_little() -> None:
-    """3,000 ready, 600 delayed, 300 claimed: wherever a page begins, it reads what it shows and little more; of claims
-    only numbers; a page of delayed messages may have to step over what is claimed."""
+    """Each page reads little more than it shows, wherever it begins.
+
+    The queue has 3,000 ready, 600 delayed and 300 claimed messages. Of claims, a page reads only numbers. A page of
+    delayed messages may have to skip claimed ones.
+    """
     store = Counting()
     scene = Scene(OrderedStorage(lambda: store), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     scene.post(300)

@@ -14,7 +14,7 @@ from zq.errors import Unavailable
 
 
 class Source:
-    """Values by key. ``during_load`` runs in each load, after the value is read."""
+    """A source of values by key. ``during_load`` runs in each load, after the value is read."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
@@ -29,7 +29,7 @@ class Source:
 
 
 class CountingKey(str):
-    """A key that counts how often it is hashed. With the third hash, a lookup finds the load that it shares."""
+    """A key that counts how often it is hashed. A third hash shows that a lookup has found the load that it shares."""
 
     hashed = 0
 
@@ -55,7 +55,7 @@ def source() -> Source:
 
 
 def test_get_within_the_ttl_loads_once_and_afterwards_again(source: Source) -> None:
-    """The ttl counts from the start of the load."""
+    """The TTL counts from the start of the load."""
     now = [100.0]
 
     def delay() -> None:
@@ -74,7 +74,7 @@ def test_get_within_the_ttl_loads_once_and_afterwards_again(source: Source) -> N
 
 
 def test_ttl_as_a_function_decides_per_value_and_zero_prevents_caching(source: Source) -> None:
-    """For example, only what exists is cached."""
+    """For example, only existing values are cached."""
     now = [0.0]
     cache = ReadThroughCache(source, 10, float, lambda: now[0])
     assert [cache.get("a"), cache.get("a")] == [0, 0]
@@ -87,7 +87,7 @@ def test_ttl_as_a_function_decides_per_value_and_zero_prevents_caching(source: S
 
 
 def test_peek_never_loads_and_returns_an_expired_value_only_on_request(source: Source) -> None:
-    """A missing key has the default."""
+    """`peek` returns its default for a missing key."""
     now = [0.0]
     cache = ReadThroughCache(source, 10, 1.0, lambda: now[0])
     assert cache.peek("a", None) is None
@@ -101,7 +101,7 @@ def test_peek_never_loads_and_returns_an_expired_value_only_on_request(source: S
 
 
 def test_a_full_cache_evicts_the_oldest_loads(source: Source) -> None:
-    """A value that was loaded again is young."""
+    """Loading a value again makes it the newest."""
     now = [0.0]
     cache = ReadThroughCache(source, 16, 10.0, lambda: now[0])
     for number in range(16):
@@ -126,7 +126,7 @@ def test_clear_and_forget_load_again(source: Source) -> None:
 
 @pytest.mark.parametrize("change", ["forget", "clear"])
 def test_a_value_that_was_read_before_a_change_is_not_cached(source: Source, change: str) -> None:
-    """The lookup that began before the change may return it."""
+    """The lookup that began before the change may still return the old value."""
     cache = ReadThroughCache(source, 10, 60.0)
 
     def change_value() -> None:
@@ -140,7 +140,7 @@ def test_a_value_that_was_read_before_a_change_is_not_cached(source: Source, cha
 
 
 def test_concurrent_lookups_of_a_missing_key_share_one_load(source: Source) -> None:
-    """Those of another key do not wait for it."""
+    """Lookups of another key do not wait for that load."""
     source.values |= {"a": 7, "b": 8}
     source.during_load = gate = Gate()
     cache = ReadThroughCache(source, 10, 60.0)
@@ -157,7 +157,7 @@ def test_concurrent_lookups_of_a_missing_key_share_one_load(source: Source) -> N
 
 
 def test_a_lookup_after_a_change_does_not_share_an_older_load(source: Source) -> None:
-    """It would return a value from before the change."""
+    """The older load would return a value from before the change."""
     source.values["a"] = 1
     source.during_load = gate = Gate()
     cache = ReadThroughCache(source, 10, 60.0)
@@ -174,7 +174,7 @@ def test_a_lookup_after_a_change_does_not_share_an_older_load(source: Source) ->
 
 
 def test_a_failed_load_fails_all_lookups_that_share_it_and_is_not_cached(source: Source) -> None:
-    """If the store is unavailable, waiting threads do not try one after the other."""
+    """If the store is unavailable, waiting threads do not retry one after the other."""
     gate = Gate()
 
     def fail() -> None:
@@ -200,7 +200,7 @@ def test_a_failed_load_fails_all_lookups_that_share_it_and_is_not_cached(source:
 
 
 def test_a_failed_load_keeps_the_expired_value(source: Source) -> None:
-    """A caller may fall back to it."""
+    """The caller may fall back to the expired value."""
     now = [0.0]
     cache = ReadThroughCache(source, 10, 1.0, lambda: now[0])
     cache.get("a")

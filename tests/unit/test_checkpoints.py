@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints and removals that end at any request: what is left is whole, and in the end nothing is too much."""
+"""Checkpoints and removals that are interrupted at any request: checkpoints stay complete, and no garbage remains."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ STEP = 3
 
 
 class Table(Objects):
-    """Objects in memory, whose server ends before one of its requests."""
+    """An object store in memory whose server stops before one of its requests."""
 
     def __init__(self) -> None:
         self.there: dict[str, bytes] = {}
@@ -54,7 +54,7 @@ class Table(Objects):
 
 
 class Log:
-    """What is shipped: a record at a time."""
+    """A log that ships one record at a time."""
 
     by_position = False
 
@@ -74,7 +74,7 @@ class Log:
 
 
 class Database(NamedTuple):
-    """A directory that has two table files, one of which the checkpoint before has too; and a small file."""
+    """A directory with a small file and two table files, one of which the previous checkpoint contains too."""
 
     log: Log
     name: str
@@ -89,7 +89,7 @@ class Database(NamedTuple):
 
 
 class Owner:
-    """One epoch, up to the point where its server ends."""
+    """An owner of the store during one epoch, until its server stops."""
 
     def __init__(self, objects: Table, folder: Path, epoch: int, clock: list[float]) -> None:
         self.epoch = epoch
@@ -108,7 +108,7 @@ class Owner:
         )
 
     def live(self, rounds: int) -> None:
-        """Write, checkpoint and remove, time and again."""
+        """Write records, make a checkpoint and remove old ones, in each round."""
         for _ in range(rounds):
             self._clock[0] += KEEP / 2
             self.log.write(STEP)
@@ -117,19 +117,19 @@ class Owner:
 
 
 def positions(objects: Table, epoch: int) -> list[int]:
-    """The records of an epoch that are there."""
+    """Return the positions of an epoch's records that exist."""
     start = f"log/{epoch}/"
     return [int(name.removeprefix(start)) for name in objects.there if name.startswith(start)]
 
 
 def whole(objects: Table, head: Head, folder: Path) -> None:
-    """Every checkpoint that the head names can be fetched."""
+    """Assert that every checkpoint that the head names can be downloaded."""
     for mark in head.checkpoints:
         download(objects, mark, folder / checkpoint_name(mark).replace("/", "-"))
 
 
 def superfluous(objects: Table, head: Head) -> Sequence[str]:
-    """Objects of checkpoints that no checkpoint has."""
+    """Return the objects of checkpoints that no checkpoint refers to."""
     manifests = [read(objects, checkpoint_name(mark), Manifest) for mark in head.checkpoints]
     named = {checkpoint_name(mark) for mark in head.checkpoints}
     named.update(name for manifest in manifests if manifest for name in object_names(manifest.files))
@@ -140,7 +140,7 @@ ROUNDS = 5
 
 
 def test_a_server_that_ends_at_any_request_leaves_nothing_for_ever(tmp_path: Path) -> None:
-    """The next one can restore each checkpoint that it is told of, and removes what the first left unfinished."""
+    """The next server can restore each listed checkpoint, and removes what the first one left unfinished."""
     requests = 0
     while True:
         requests += 1
@@ -172,12 +172,12 @@ def test_a_server_that_ends_at_any_request_leaves_nothing_for_ever(tmp_path: Pat
 
 
 def test_a_checkpoint_that_fails_is_made_later(tmp_path: Path) -> None:
-    """By the same server: what it put in vain goes with the next one, and not before."""
+    """The files that were uploaded before the failure are part of the next checkpoint of the same server."""
     objects, clock = Table(), [1e9]
     owner = Owner(objects, tmp_path, 1, clock)
     owner.live(1)
     owner.log.write(STEP)
-    objects.left = 2  # up to the table file that is new
+    objects.left = 2  # before the new table file
     with pytest.raises(Unavailable):
         owner.checkpointer.make()
     objects.left = -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of claims: what a driver inherits, how the embedded store keeps holders, how much one page looks at."""
+"""Listings of claims: the inherited implementation, stored holders of the embedded store, and the work for one page."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,10 +19,10 @@ from zq.storage.ordered.claims import MAX_STEPS
 
 
 def test_a_first_driver_refuses_to_list_claims() -> None:
-    """With the sentence of all that a store does not have."""
+    """The error message is the one for any verb that a store does not support."""
 
     class First(ClaimController):
-        """A driver that has no such verb of its own."""
+        """A driver that does not implement the listing of claims."""
 
     with pytest.raises(NotBuilt, match="does not support listings of claims"):
         First().list("acme", "", 10, 0.0)
@@ -35,7 +35,7 @@ def test_a_first_driver_refuses_to_list_claims() -> None:
     agent=st.text(max_size=64),
 )
 def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, agent: str) -> None:
-    """Whatever the length of its name; one that was written without is of nobody."""
+    """A group keeps a holder of any length; a group that was written without a holder has none."""
     holder = layout.encode((client, agent))
     value = layout.encode_group(ends, sequences, holder)
     assert layout.decode_group(value) == (ends, sorted(sequences))
@@ -45,8 +45,8 @@ def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, a
     assert layout.decode_group_holder(before) == b""
 
 
-def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of groups of claims, be they lapsed."""
+def test_a_page_of_a_project_reads_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a project also reads a bounded number of claim groups, including expired ones."""
     scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
     for number in range(MAX_STEPS + 500):
         scene.storage.queues.create(QueueRef("acme", f"idle-{number:05}"), b"{}")

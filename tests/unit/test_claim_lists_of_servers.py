@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of claims on MongoDB and Redis: what one page looks at, and what of a holder stays when a claim is over."""
+"""Listings of claims on MongoDB and Redis: the work for one page, and removal of the holder when a claim ends."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,11 @@ def scene(storage: MongoStorage | RedisStorage, clock: ManualClock, queue: Queue
 def test_a_page_that_ends_within_a_claim_counts_all_of_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Larger claims than a page looks at, one name in many queues, claims of others between: each once, and whole."""
+    """Each claim is listed once with all its messages.
+
+    Some claims are larger than the messages read for a page, one name occurs in many queues, and claims of another
+    project are between them.
+    """
     monkeypatch.setattr(observing, "STEPS", steps)
     expected = []
     for number in range(4):
@@ -48,7 +52,7 @@ def test_a_page_that_ends_within_a_claim_counts_all_of_it(
 
 @MONGODB
 def test_a_page_is_read_along_the_index_and_ends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many claims there are: no message is looked at beyond the bound, and nothing is sorted."""
+    """A page uses the index: it reads at most the bounded number of messages and sorts nothing."""
     monkeypatch.setattr(observing, "STEPS", 20)
     for _ in range(30):
         scene.post(2)
@@ -72,7 +76,7 @@ def test_a_page_is_read_along_the_index_and_ends(scene: Scene, monkeypatch: pyte
 @MONGODB
 @pytest.mark.parametrize("end", ["release", "finish"])
 def test_a_message_keeps_nothing_of_a_holder(scene: Scene, end: str) -> None:
-    """When its claim is over: only how often it was claimed, in the history too."""
+    """When its claim is over, a message keeps only the number of claims and the time of the first one."""
     scene.post(1)
     scene.take(1, name="a", holder=WHO)
     if end == "release":
@@ -84,8 +88,8 @@ def test_a_message_keeps_nothing_of_a_holder(scene: Scene, end: str) -> None:
 
 
 @REDIS
-def test_a_page_asks_a_bounded_number_of_queues_for_their_claims(scene: Scene) -> None:
-    """Of those where something was claimed; what has lapsed may be all there is."""
+def test_a_page_reads_claims_of_a_bounded_number_of_queues(scene: Scene) -> None:
+    """A page reads the claims of a bounded number of queues, even if all of these claims have expired."""
     for number in range(MAX_READ_QUEUES + 1):
         at = scene.at(f"lapsed-{number:03}")
         at.post(1)
@@ -98,7 +102,7 @@ def test_a_page_asks_a_bounded_number_of_queues_for_their_claims(scene: Scene) -
 @REDIS
 @pytest.mark.parametrize("end", ["delete", "release", "commit", "large commit", "purge", "expire", "take over"])
 def test_nothing_is_left_of_a_holder(scene: Scene, end: str) -> None:
-    """When its claim is over: the hash of claims has gone."""
+    """When its claim is over, the claim's hash is deleted."""
     commit = Commit("acme", "etl", 1, [], [ClaimRef(scene.queue, "a.1")], 600)
     ends: dict[str, Callable[[], object]] = {
         "delete": lambda: scene.settle("a.1", rest=True),

@@ -18,8 +18,10 @@ START = 1_800_000_000.0
 
 
 class World:
-    """A machine's monotonic time and a store's time, both told what to be; ``delay`` = the store's round trip, ``back``
-    = the share of it that is the way back."""
+    """The time of a machine and of a store, set by the test.
+
+    ``delay``: the store's round trip in seconds; ``back``: the share of ``delay`` that the reply takes.
+    """
 
     def __init__(self) -> None:
         self.uptime = 500.0
@@ -64,7 +66,7 @@ def near(moment: float):
 
 
 def test_the_clock_has_the_time_of_the_store(world: World, clock: StoreClock):
-    """Not the machine's: the offset is taken at the start and held between refreshes."""
+    """The offset to the machine's clock is measured at the start and kept between refreshes."""
     assert clock.now() == near(START + 500)
     asked = world.asked
     world.uptime += 12.5
@@ -73,19 +75,19 @@ def test_the_clock_has_the_time_of_the_store(world: World, clock: StoreClock):
 
 
 def test_moments_are_whole_milliseconds(world: World, clock: StoreClock):
-    """A moment survives being stored in milliseconds."""
+    """A timestamp does not change when it is stored in milliseconds."""
     for _ in range(100):
         world.uptime += 0.0123456
         assert clock.now() == round(clock.now(), 3)
 
 
 def known_to(clock: StoreClock, seconds: float) -> None:
-    """The uncertainty, but for what an answer's rounding and some seconds of age add."""
+    """Assert the clock's uncertainty, with a tolerance for the rounding of a reply and some seconds of age."""
     assert clock.uncertainty() == pytest.approx(seconds, abs=0.002)
 
 
 def is_now(clock: StoreClock, world: World) -> float:
-    """The moment, which lies between the call and its return, but for the tolerance."""
+    """Return the clock's time; assert that it is between the call and its return, within the tolerance."""
     called = world.store_time()
     moment = clock.now()
     assert called - TOLERANCE - 0.002 <= moment <= world.store_time() + TOLERANCE + 0.002
@@ -94,7 +96,7 @@ def is_now(clock: StoreClock, world: World) -> float:
 
 @pytest.mark.parametrize("back", [0.5, 0.0, 1.0, 0.2])
 def test_a_round_trip_is_halved(world: World, back: float):
-    """The store's answer stands for the middle between asking and hearing, and is right to half the round trip."""
+    """The store's time is taken for the middle of the round trip; the error is at most half the round trip."""
     world.delay, world.back = 0.04, back
     clock = world.clock()
     assert clock.now() == pytest.approx(world.store_time(), abs=0.022)
@@ -106,8 +108,8 @@ def test_a_round_trip_is_halved(world: World, back: float):
 
 @pytest.mark.parametrize("back", [0.5, 0.0, 1.0])
 @pytest.mark.parametrize("delay", [0.11, 0.4, 2.0])
-def test_a_path_that_is_always_slow_gives_moments_that_have_come_and_had_not(world: World, delay: float, back: float):
-    """From the first one on, whichever of the two ways is the slow one, and as exact as half the round trip."""
+def test_a_slow_path_gives_a_time_within_half_the_round_trip(world: World, delay: float, back: float):
+    """The clock is exact to half the round trip from the first reading on, in whichever direction the path is slow."""
     world.delay, world.back = delay, back
     clock = world.clock()
     known_to(clock, delay / 2)
@@ -118,8 +120,8 @@ def test_a_path_that_is_always_slow_gives_moments_that_have_come_and_had_not(wor
     known_to(clock, delay / 2)
 
 
-def test_of_several_first_answers_the_best_counts(world: World):
-    """One slow answer at the start is no misfortune: up to five are asked for, within a second."""
+def test_the_best_of_several_first_samples_counts(world: World):
+    """At the start, the clock takes up to five samples within a second, so that one slow reply does no harm."""
     delays = iter([0.3, 0.2, 0.004, 0.5])
 
     def read() -> float:
@@ -132,8 +134,8 @@ def test_of_several_first_answers_the_best_counts(world: World):
     assert world.asked == 3
 
 
-def test_the_store_is_not_asked_without_end(world: World):
-    """Five times at most where no answer is exact; not for longer than a second; once where one is."""
+def test_the_number_of_samples_is_bounded(world: World):
+    """The clock takes at most five samples, for at most a second, and only one if the first is exact."""
     world.delay = 0.1
     clock = world.clock()
     assert world.asked == SAMPLES
@@ -147,7 +149,7 @@ def test_the_store_is_not_asked_without_end(world: World):
 
 
 def test_slow_answers_widen_the_uncertainty_and_move_nothing(world: World, clock: StoreClock):
-    """Also when, after a minute of them, no good answer is remembered; the next good one narrows it at once."""
+    """The uncertainty grows even after the last good reply is forgotten; the next good one reduces it."""
     world.delay, world.back = 1.0, 1.0
     seen = [clock.uncertainty()]
     for _ in range(15):
@@ -168,7 +170,7 @@ def test_slow_answers_widen_the_uncertainty_and_move_nothing(world: World, clock
 
 
 def test_better_answers_sharpen_a_clock_that_began_badly(world: World):
-    """As soon as an exact one comes, the clock is exact; nothing is slewed and nothing runs backwards."""
+    """The first exact reply makes the clock exact, without slewing and without a step backwards."""
     world.delay, world.back = 2.0, 0.0
     clock = world.clock()
     before = is_now(clock, world)
@@ -183,8 +185,8 @@ def test_better_answers_sharpen_a_clock_that_began_badly(world: World):
     assert clock.drift() == 0
 
 
-def test_what_was_known_grows_old(world: World, clock: StoreClock):
-    """While the store does not answer, less and less is known; not a second of error in an hour."""
+def test_the_uncertainty_grows_without_samples(world: World, clock: StoreClock):
+    """While the store does not reply, the uncertainty grows, but by less than a second an hour."""
     known_to(clock, 0)
     world.uptime += 3600
     assert 0.5 < clock.uncertainty() < 1
@@ -194,8 +196,8 @@ def test_what_was_known_grows_old(world: World, clock: StoreClock):
     known_to(clock, 0)
 
 
-def test_a_time_that_is_hardly_known_is_refused(world: World):
-    """Whoever would have to wait for longer than some seconds is told so."""
+def test_a_time_with_large_uncertainty_is_refused(world: World):
+    """A caller that would have to wait for more than some seconds gets an error."""
     world.delay = LONGEST_WAIT + 0.5
     clock = world.clock()
     asked = world.uptime
@@ -210,7 +212,7 @@ def test_a_time_that_is_hardly_known_is_refused(world: World):
 @pytest.mark.parametrize("delay", [0.0, 0.4])
 @pytest.mark.parametrize("step", [-30.0, -0.9, 0.9, 30.0])
 def test_a_failover_to_another_clock_is_followed(world: World, step: float, delay: float):
-    """On a slow path too: ahead within three readings, and back by five percent."""
+    """The clock follows a step forward within three readings, on a slow path too, and slews after a step back."""
     world.delay = delay
     clock = world.clock()
     clock.now()
@@ -226,8 +228,8 @@ def test_a_failover_to_another_clock_is_followed(world: World, step: float, dela
     assert clock.drift() == 0
 
 
-def test_a_failover_by_less_than_a_slow_path_can_tell_is_followed_within_a_minute(world: World, clock: StoreClock):
-    """What was exact about the other clock is forgotten."""
+def test_a_small_step_at_a_failover_to_a_slow_path_is_followed_within_a_minute(world: World, clock: StoreClock):
+    """The exact readings of the former clock are forgotten."""
     world.ahead += 0.3
     world.delay = 1.0
     until = world.uptime + MEMORY + 4
@@ -238,7 +240,7 @@ def test_a_failover_by_less_than_a_slow_path_can_tell_is_followed_within_a_minut
 
 
 class Machine:
-    """A server's machine: its oscillator is wrong by ``drift``, its ways to the store take what ``delays`` says."""
+    """A server's machine with an oscillator error of ``drift`` and the delays to the store from ``delays``."""
 
     def __init__(self, world: World, drift: float, delays: "itertools.cycle[tuple[float, float]]") -> None:
         self.world = world
@@ -266,13 +268,15 @@ machines = st.tuples(st.floats(-1e-4, 1e-4), st.lists(ways, min_size=1, max_size
 
 @settings(max_examples=examples(150))
 @given(st.lists(machines, min_size=2, max_size=3), st.integers(0, 2**32))
-def test_whatever_the_ways_take_nothing_is_early_and_no_claim_is_cut_short(found, seed: int):
-    """Servers on ways of up to a second each way, as uneven as may be, with oscillators that drift: who gives a message
-    a delay, or claims it, has it kept for that long by the store's clock, whoever looks; but for 50 ms."""
+def test_no_message_is_early_and_no_claim_is_short_on_any_path(found, seed: int):
+    """A delay or a claim lasts for its whole time by the store's clock, within 50 ms, whichever server reads it.
+
+    The servers' oscillators drift, and their paths to the store take up to a second in each direction, independently.
+    """
     world, chance = World(), random.Random(seed)
     servers = [Machine(world, drift, itertools.cycle(delays)) for drift, delays in found]
     given_at: dict[float, float] = {}
-    """When a message or a claim was asked for, by the moment from which it is free."""
+    """Store time at which a delay or a claim was requested, by the time at which it ends."""
     for _ in range(60):
         server = chance.choice(servers)
         if chance.random() < 0.5:
@@ -287,7 +291,7 @@ def test_whatever_the_ways_take_nothing_is_early_and_no_claim_is_cut_short(found
 
 
 def test_a_small_step_forward_is_taken_at_once(world: World, clock: StoreClock):
-    """Up to a second the store is believed on its first word."""
+    """A step of up to a second is followed at the first reply."""
     clock.now()
     for step in (0.001, 0.5, 0.999):
         world.ahead += step
@@ -297,7 +301,7 @@ def test_a_small_step_forward_is_taken_at_once(world: World, clock: StoreClock):
 
 
 def test_a_jump_needs_three_answers_that_agree(world: World, clock: StoreClock):
-    """More than a second forward is believed at the third sample, not before."""
+    """A step of more than a second forward is followed at the third reply, not before."""
     world.ahead += 3600
     for _ in range(2):
         world.uptime += 5
@@ -308,8 +312,8 @@ def test_a_jump_needs_three_answers_that_agree(world: World, clock: StoreClock):
     assert clock.now() == near(world.store_time())
 
 
-def test_jumps_that_disagree_are_not_believed(world: World, clock: StoreClock):
-    """Three different answers are none; when the last three agree, they count."""
+def test_jumps_that_disagree_are_ignored(world: World, clock: StoreClock):
+    """Three replies that disagree are ignored; the clock follows as soon as the last three agree."""
     for ahead in (10, 2000, 50, 4000, 7):
         world.ahead = START + ahead
         clock.refresh()
@@ -322,8 +326,8 @@ def test_jumps_that_disagree_are_not_believed(world: World, clock: StoreClock):
     assert clock.now() == near(world.store_time())
 
 
-def test_a_sane_answer_between_jumps_starts_the_count_anew(world: World, clock: StoreClock):
-    """Two strays, a sane answer and one more stray make no jump."""
+def test_a_normal_reply_between_jumps_restarts_the_count(world: World, clock: StoreClock):
+    """Two jumps, a normal reply and another jump are not taken for a step of the store's clock."""
     for ahead in (3600, 3600, 0, 3600, 3600):
         world.ahead = START + ahead
         clock.refresh()
@@ -331,7 +335,7 @@ def test_a_sane_answer_between_jumps_starts_the_count_anew(world: World, clock: 
 
 
 def test_a_jump_on_a_slow_path_needs_three_answers_too(world: World, clock: StoreClock):
-    """Slow ones agree if they may speak of the same clock; strays do not."""
+    """Slow replies agree if they can be from the same clock."""
     world.delay = 0.5
     for ahead in (3600, 7200, 3600):
         world.ahead = START + ahead
@@ -344,15 +348,15 @@ def test_a_jump_on_a_slow_path_needs_three_answers_too(world: World, clock: Stor
     assert clock.drift() == 0
 
 
-def test_a_clock_reports_what_its_store_does_not_believe(world: World):
-    """A machine that leapt an hour ahead: the metric shows the hour, though clock and store agree."""
+def test_a_clock_reports_the_lead_that_its_store_distrusts(world: World):
+    """If the machine's clock jumps by an hour, the metric shows the hour, although clock and store agree."""
     clock = StoreClock(world.read, world.monotonic, world.sleep, lambda: 3600.0)
     assert clock.now() == near(world.store_time())
     assert clock.drift() == near(-3600)
 
 
 def test_the_clock_never_runs_backwards(world: World, clock: StoreClock):
-    """Whatever the store says, however often it is asked, each moment is at least the one before."""
+    """Each time that the clock returns is at least the previous one, whatever the store replies."""
     steps = [-0.5, 0.2, -3600, 3600, -1, 0.9, -0.0004, 7200, 7200, -7200, -0.02, 100000, -100000]
     last = clock.now()
     for turn in range(400):
@@ -364,8 +368,8 @@ def test_the_clock_never_runs_backwards(world: World, clock: StoreClock):
         last = moment
 
 
-def test_a_store_that_fell_behind_is_approached_slowly(world: World, clock: StoreClock):
-    """The clock runs on at no less than 95 % of its speed until the store has caught up, then with it."""
+def test_a_store_that_fell_behind_is_approached_by_slewing(world: World, clock: StoreClock):
+    """The clock runs at 95 % of its speed or more until the store has caught up."""
     before = clock.now()
     world.ahead -= 1.0
     clock.refresh()
@@ -385,7 +389,7 @@ def test_a_store_that_fell_behind_is_approached_slowly(world: World, clock: Stor
 
 
 def test_the_slewing_does_not_depend_on_how_often_the_clock_is_read(world: World):
-    """Read once or a thousand times, after 10 s it has given up half a second."""
+    """After 10 s the clock has slewed by half a second, whether it was read once or a thousand times."""
     clocks = [world.clock() for _ in range(2)]
     world.ahead -= 5
     for clock in clocks:
@@ -399,7 +403,7 @@ def test_the_slewing_does_not_depend_on_how_often_the_clock_is_read(world: World
 
 
 def test_a_store_that_recovers_ends_the_slewing(world: World, clock: StoreClock):
-    """When the store is back where the clock is, the two run on together."""
+    """When the store's time agrees with the clock again, the clock runs at full speed."""
     clock.now()
     world.ahead -= 0.8
     clock.refresh()
@@ -412,7 +416,7 @@ def test_a_store_that_recovers_ends_the_slewing(world: World, clock: StoreClock)
 
 
 def test_many_threads_read_one_rising_time(world: World, clock: StoreClock):
-    """Reads beside refreshes: no thread sees a moment below one that it saw before."""
+    """During refreshes, no thread reads a time below one that it read before."""
     stop = threading.Event()
 
     def reader() -> bool:
@@ -436,7 +440,6 @@ def test_many_threads_read_one_rising_time(world: World, clock: StoreClock):
 
 
 def test_a_manual_clock_moves_only_when_it_is_advanced():
-    """It stands still between steps, and says where it is after each."""
     clock = ManualClock(START + 0.0004)
     assert clock.now() == clock.now() == START
     assert clock.advance(0.001) == near(START + 0.001)
@@ -444,7 +447,7 @@ def test_a_manual_clock_moves_only_when_it_is_advanced():
 
 
 def test_a_manual_clock_adds_no_errors():
-    """Ten thousand steps of a millisecond are ten seconds."""
+    """Ten thousand steps of a millisecond add up to ten seconds."""
     clock = ManualClock(START)
     for _ in range(10_000):
         clock.advance(0.001)
@@ -452,7 +455,7 @@ def test_a_manual_clock_adds_no_errors():
 
 
 def test_a_manual_clock_refuses_to_go_back():
-    """Like every clock of zq; and the refusal moves nothing."""
+    """The rejected step does not change the time."""
     clock = ManualClock(START)
     with pytest.raises(ValueError, match="forward"):
         clock.advance(-0.001)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Striped locks exclude each other by name; group commit coalesces concurrent requests."""
+"""Striped locks, which exclude each other by name, and group commit, which coalesces concurrent requests."""
 
 import threading
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ PATIENCE = 60.0
 
 
 class Executor:
-    """Notes the groups that it executes, and can be held up."""
+    """An executor that records the groups and can be blocked."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -31,7 +31,7 @@ class Executor:
 
 
 def waiting(commit: GroupCommit[int, int], count: int) -> None:
-    """Return when so many wait for the next group."""
+    """Wait until `count` requests wait for the next group."""
     deadline = threading.Event()
     for _ in range(6000):
         if len(commit._waiting) == count:
@@ -41,7 +41,7 @@ def waiting(commit: GroupCommit[int, int], count: int) -> None:
 
 
 def side_by_side(executor: Executor, commit: GroupCommit[int, int], requests: Sequence[int]) -> list[Future[int]]:
-    """The first request alone, the others while it is under way, in order."""
+    """Submit the first request and, while it is under way, the others in order."""
     pool = ThreadPoolExecutor(len(requests))
     futures = []
     for at, request in enumerate(requests):
@@ -56,7 +56,7 @@ def side_by_side(executor: Executor, commit: GroupCommit[int, int], requests: Se
 
 
 def test_concurrent_requests_are_coalesced_and_one_leader_executes_the_group():
-    """All that wait make one group, in the order in which they came; the first request goes alone at once."""
+    """The first request runs at once in its own group; the waiting requests form one group, in order of arrival."""
     executor = Executor()
     futures = side_by_side(executor, GroupCommit(executor.execute), [1, 2, 3, 4])
     assert [future.result() for future in futures] == [2, 4, 6, 8]
@@ -64,7 +64,7 @@ def test_concurrent_requests_are_coalesced_and_one_leader_executes_the_group():
 
 
 def test_groups_run_in_parallel_up_to_the_limit():
-    """Two requests run alone side by side; the others wait until one of the two groups ends."""
+    """Two requests run in parallel; the others wait until one of the two groups ends."""
     executor = Executor()
     commit = GroupCommit(executor.execute, parallel=2)
     with ThreadPoolExecutor(5) as pool:
@@ -81,7 +81,7 @@ def test_groups_run_in_parallel_up_to_the_limit():
 
 
 def test_a_group_is_no_heavier_than_its_capacity():
-    """A request that is too heavy for any group goes alone."""
+    """A request that exceeds the capacity forms a group of its own."""
     executor = Executor()
     commit = GroupCommit(executor.execute, weigh=lambda weight: weight, capacity=10)
     futures = side_by_side(executor, commit, [1, 4, 6, 5, 99, 1])
@@ -98,8 +98,7 @@ def test_an_answer_that_is_an_exception_is_raised_to_its_own_request():
         bad.result()
 
 
-def test_what_a_group_raises_is_raised_to_all_its_members_and_to_no_other_request():
-    """The next request is executed as usual."""
+def test_an_error_of_a_group_is_raised_to_all_its_members_and_to_no_other_request():
     executor = Executor()
     commit = GroupCommit(executor.execute)
     first, one, other = side_by_side(executor, commit, [1, 13, 3])
@@ -111,7 +110,7 @@ def test_what_a_group_raises_is_raised_to_all_its_members_and_to_no_other_reques
 
 
 def test_a_group_that_fails_by_one_member_is_executed_one_by_one():
-    """Only the member whose fault it was fails."""
+    """Only the member that caused the error fails."""
     executor = Executor()
     commit = GroupCommit(executor.execute, one_by_one_after=(LookupError,))
     first, bad, good = side_by_side(executor, commit, [1, 13, 3])
@@ -122,7 +121,7 @@ def test_a_group_that_fails_by_one_member_is_executed_one_by_one():
 
 
 def test_requests_with_a_key_in_common_are_executed_one_by_one():
-    """The first of them is finished before the second one is judged."""
+    """The first request is finished before the second one is checked."""
     executor = Executor()
     commit = GroupCommit(executor.execute, keys=lambda request: [request % 10])
     futures = side_by_side(executor, commit, [1, 2, 12])
@@ -131,7 +130,7 @@ def test_requests_with_a_key_in_common_are_executed_one_by_one():
 
 
 def test_no_request_waits_longer_than_the_timeout():
-    """Behind a group that does not come back a request gives up, and is not executed later."""
+    """A request that waits for a stuck group fails, and is not executed later."""
     executor = Executor()
     commit = GroupCommit(executor.execute, timeout=0.05)
     with ThreadPoolExecutor(1) as pool:
@@ -145,7 +144,7 @@ def test_no_request_waits_longer_than_the_timeout():
 
 
 def test_a_leader_lingers_until_the_group_has_its_last_size():
-    """With a linger that would outlast the test, the group goes as soon as the last of them has come."""
+    """The leader ends its linger as soon as the group has as many members as the last one."""
     executor = Executor()
     commit = GroupCommit(executor.execute, linger=PATIENCE)
     side_by_side(executor, commit, [1, 2, 3, 4])
@@ -155,8 +154,8 @@ def test_a_leader_lingers_until_the_group_has_its_last_size():
     assert sorted(executor.groups[-1]) == [5, 6, 7]
 
 
-def test_a_leader_that_lingers_in_vain_goes_after_a_moment():
-    """After a group of one, the next leader does not linger at all."""
+def test_a_leader_without_followers_stops_lingering():
+    """After a group of one member, the next leader does not linger at all."""
     executor = Executor()
     commit = GroupCommit(executor.execute, linger=0.001)
     side_by_side(executor, commit, [1, 2, 3, 4])
@@ -165,7 +164,7 @@ def test_a_leader_that_lingers_in_vain_goes_after_a_moment():
 
 
 def test_two_threads_that_lock_one_name_never_overlap():
-    """Neither when they name it together with others, in another order."""
+    """Threads that lock several names in different order exclude each other too."""
     locks = StripedLocks(PATIENCE)
     inside: list[int] = []
     start = threading.Barrier(8)
@@ -184,7 +183,7 @@ def test_two_threads_that_lock_one_name_never_overlap():
 
 
 def test_a_thread_that_waits_too_long_gives_up_and_locks_nothing():
-    """Neither the name that it got, nor the one that it did not get."""
+    """The lock that was acquired is released again."""
     locks = StripedLocks(0.05)
     with locks.locked("a"), pytest.raises(Unavailable), locks.locked("a", "b", "c"):
         raise AssertionError

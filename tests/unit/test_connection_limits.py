@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of deliveries: those who fail leave room for those who do not (criterion E2)."""
+"""Connections of deliveries: failing subscribers leave connections for the others (criterion E2)."""
 
 import asyncio
 
@@ -17,12 +17,12 @@ class Crowd:
         self.inside = 0
 
     async def come(self, count: int, project: str, host: str = "", *, failed: bool) -> int:
-        """How many more are under way when so many have come; each to a host of its own, or all to one."""
+        """Start ``count`` deliveries, each to its own host or all to ``host``, and return how many got a connection."""
         before = self.inside
         for number in range(count):
             url = f"http://{host or f'{project}{number}.example'}/"
             self._tasks.append(asyncio.create_task(self._hang(project, url, failed=failed)))
-        for _ in range(10):  # rounds of the loop: nobody who may go on needs more
+        for _ in range(10):  # enough iterations of the event loop for every delivery that gets a connection
             await asyncio.sleep(0)
         return self.inside - before
 
@@ -37,7 +37,7 @@ class Crowd:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_those_who_failed_have_a_share_of_their_own() -> None:
+def test_failing_subscribers_have_their_own_share() -> None:
     async def run() -> None:
         crowd = Crowd()
         assert await crowd.come(2 * MOST, "failing", failed=True) == MOST // FAILED_FRACTION
@@ -49,7 +49,7 @@ def test_those_who_failed_have_a_share_of_their_own() -> None:
 
 
 def test_a_project_has_a_few_to_a_host() -> None:
-    """And takes none from another project there."""
+    """Another project can still connect to the same host."""
 
     async def run() -> None:
         crowd = Crowd()

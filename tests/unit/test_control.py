@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket hears its own user and root alone, by what the kernel says of the other side (tenancy 5)."""
+"""The control socket accepts only its own user and root, identified by the kernel's peer credentials (tenancy 5)."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable
 
 @pytest.fixture
 def path() -> Iterator[str]:
-    """Of a socket that the file system keeps from nobody."""
+    """Return the path of a control socket whose file permissions admit every user."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         path = str(Path(folder, "control.sock"))
@@ -48,10 +48,10 @@ def asked_by(user: int, path: str) -> str:
     return done.stdout.strip()
 
 
-def test_its_own_user_is_heard(path: str) -> None:
+def test_the_own_user_is_accepted(path: str) -> None:
     assert asked_by(os.geteuid(), path) == "(200, True)"
 
 
 @pytest.mark.ability("root")
-def test_another_user_is_not_heard_though_the_file_system_lets_him(path: str) -> None:
+def test_another_user_is_refused_despite_file_permissions(path: str) -> None:
     assert asked_by(NOBODY, path) == "not heard"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server doctor`` and ``zq-server --check`` find a planted fault of each kind, and say what to do."""
+"""Findings and advice of ``zq-server doctor`` and ``zq-server --check`` for one planted fault of each kind."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder for the store and the files of a configuration in the environment, in which no check fails."""
+    """Set up a configuration in which no check fails; return the folder of the store and the configuration's files."""
     folder = tmp_path / "store"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{folder}")
@@ -58,7 +58,7 @@ def examine() -> tuple[int, dict[str, Result]]:
 
 
 def found(check: str, status: str) -> str:
-    """Return the finding of a check, which must have this status, and which must have an advice if it is a problem."""
+    """Return the finding of a check; assert its status, and that a problem has advice."""
     code, results = examine()
     assert results[check].status == status, results[check]
     assert code >= {"ok": 0, "skip": 0, "warn": 1, "fail": 2}[status]
@@ -129,7 +129,7 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
 
 
 def test_an_invalid_option_is_the_only_result(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--check`` ends with the sentence of the start."""
+    """``--check`` prints the error message of the start."""
     monkeypatch.setenv("OS_SERVER__THREADS", "many")
     code, results = examine()
     assert (code, [*results]) == (2, ["options"])
@@ -142,7 +142,7 @@ def test_a_misspelt_variable_is_a_warning(configured: Path, monkeypatch: pytest.
 
 
 def test_open_access_without_authentication_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--check`` prints the other lines too, and then the sentence of the start."""
+    """``--check`` prints the other results too, and then the error message of the start."""
     monkeypatch.setenv("OS_SERVER__BIND", "0.0.0.0")
     sentence = found("access", "fail")
     done = check_start()
@@ -179,7 +179,7 @@ def test_a_missing_key_set_fails(configured: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the server's certificate ``server.pem``, issued by the authority ``ca``."""
+    """Return the folder for the server's certificate ``server.pem``, which the authority ``ca`` issues."""
     issue(configured, "ca", "CN=authority")
     monkeypatch.setenv("OS_SERVER__TLS_CERT", str(configured / "server.pem"))
     monkeypatch.setenv("OS_SERVER__TLS_KEY", str(configured / "server.key"))
@@ -188,7 +188,7 @@ def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
 def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: str) -> None:
-    """An expired certificate is no failure, because the server starts with it."""
+    """An expired certificate is not a failure, because the server starts with it."""
     issue(tls, "server", "CN=server", "ca", days)
     (tls / "server.key").chmod(0o600)
     sentence = found("certificate", status)
@@ -197,7 +197,7 @@ def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: s
 
 
 def test_a_certificate_that_few_clients_accept_is_a_warning_and_the_server_starts(tls: Path) -> None:
-    """A key on a curve that TLS libraries do not offer by default."""
+    """TLS libraries do not offer the curve of the key by default."""
     issue(tls, "server", "CN=server", "ca", curve=ec.BrainpoolP256R1)
     assert "NO_SHARED_CIPHER" in found("certificate", "warn")
     server = ZqServer("memory:")
@@ -216,7 +216,7 @@ def test_a_world_readable_private_key_is_a_warning(tls: Path) -> None:
 def test_an_audit_log_that_cannot_be_written_fails(
     configured: Path, monkeypatch: pytest.MonkeyPatch, path: str, status: str
 ) -> None:
-    """In a missing folder, or a directory. No file is created."""
+    """The file's folder is missing, or its path is a directory; no file is created."""
     monkeypatch.setenv("OS_LOG__AUDIT", str(configured / path))
     assert path in found("audit log", status)
     assert check_start().code == (2 if status == "fail" else 0)
@@ -245,7 +245,7 @@ def test_an_unsynchronised_clock_is_a_warning(
 
 @pytest.fixture
 def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The labels and values of the metrics of a stub server, by metric."""
+    """Serve the metrics of a stub server; yield its labels and values by metric."""
     shown = {"info": f'{{version="{__version__}"}} 1', "store_up": " 1"}
     shown |= {"queue_oldest_ready_seconds": " 0", "queue_oldest_dead_letter_seconds": " 0"}
 
@@ -280,7 +280,7 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 def test_faults_of_a_running_server_are_found(
     metrics: dict[str, str], check: str, metric: str, value: str | None, status: str
 ) -> None:
-    """A metric without a value is missing."""
+    """A metric is missing if it has no value."""
     found(check, "ok")
     sound = dict(metrics)
     metrics.pop(metric, None)
@@ -300,7 +300,7 @@ def test_the_level_of_the_store_is_shown(metrics: dict[str, str]) -> None:
 def test_a_server_is_not_confused_with_another_one_on_the_machine(
     metrics: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other server serves metrics. The server of the configuration does not respond, or does not run."""
+    """The other server has a metrics page. The configured server does not respond, or does not run."""
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         port = frozen.getsockname()[1]
         monkeypatch.setenv("OS_SERVER__PORT", str(port))
@@ -312,7 +312,7 @@ def test_a_server_is_not_confused_with_another_one_on_the_machine(
 
 
 def test_the_open_files_of_a_running_server_are_checked(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of a real server has another limit than the doctor."""
+    """The process of a running server has another limit than the doctor's own."""
     with ZqServer(f"rocksdb://{configured}/store") as server:
         monkeypatch.setenv("OS_SERVER__PORT", str(server.port))
         for process in server.worker_pids:
@@ -323,7 +323,7 @@ def test_the_open_files_of_a_running_server_are_checked(configured: Path, monkey
 def test_the_state_of_a_server_with_tls_is_read_without_verification(
     tls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its certificate need not be valid for the address. A program without TLS on the port is a warning."""
+    """The certificate need not be valid for the address; a program without TLS on the port is a warning."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issue(tls, "server", "CN=server", "ca"), tls / "server.key")
     with Site({"/readyz": (200, {}, {})}) as site:
@@ -336,7 +336,7 @@ def test_the_state_of_a_server_with_tls_is_read_without_verification(
 
 
 def test_output_that_cannot_be_written_gives_no_traceback(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that has ended is ignored. A full disk is an error."""
+    """A closed pipe is ignored. A full disk is an error."""
     monkeypatch.setattr(os, "umask", lambda mask: mask)
     reader, writer = os.pipe()
     os.close(reader)
@@ -358,7 +358,7 @@ def test_an_interrupt_ends_a_check_without_a_traceback(configured: Path, monkeyp
 
 
 def test_a_store_in_a_place_that_cannot_be_written_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's checks need the place."""
+    """Checks of the driver that need the folder are omitted."""
     (configured / "file").touch()
     monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{configured}/file/store")
     assert "cannot be opened" in found("store", "fail")
@@ -375,7 +375,7 @@ def store_results(folder: Path, now: float = 0, **options: object) -> dict[str, 
 
 
 def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statuses before and after each fault; only files that the checks read are there."""
+    """Each fault changes the status of its check; the folder has only the files that the checks read."""
     tmp_path.chmod(0o700)
     (tmp_path / "CURRENT").touch()
     usage = shutil.disk_usage(tmp_path)

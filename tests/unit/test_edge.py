@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edge without a server: on which thread it runs what."""
+"""Threads on which the edge runs the application, without a server."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
 from zq.turns import Contention
 
-# Seconds without a request after which a server is idle, here.
+# Seconds without a request after which the drain counts a server as idle in these tests.
 QUIET = 0.3
 POLL = "/v2/queues/jobs/messages"
 CLAIM = "/v2/queues/jobs/claims/mine.1"
@@ -30,7 +30,7 @@ MESSAGE = b'{"messages": [{"body": 1, "ttl": 300}]}'
 
 
 class Watched(Edge):
-    """An edge that remembers the threads on which the application worked."""
+    """An edge that records the threads on which the application ran."""
 
     def __init__(self, broker: Broker) -> None:
         app = create_app(broker)
@@ -40,7 +40,7 @@ class Watched(Edge):
         self.broker = broker
         self.calls: list[int] = []
         self.projects: list[str] = []
-        """The projects of the calls."""
+        """The projects of the requests, in order."""
         self.attempts: list[int] = []
 
     def call(self, environ: dict[str, Any]) -> Response:
@@ -53,13 +53,13 @@ class Watched(Edge):
         return super().poll_again(pending)
 
     async def ask(self, method: str, path: str, query: str = "", body: bytes = b"", *, project: str = "acme") -> int:
-        """Return the status of the answer to a request."""
+        """Send a request and return the status of the response."""
         events = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
             if not events:
-                await asyncio.Event().wait()  # the client stays
+                await asyncio.Event().wait()  # the client stays connected
             return events.pop()
 
         scope = {
@@ -78,7 +78,7 @@ class Watched(Edge):
 
 
 def drive(test: Callable[[Watched, int], Any]) -> None:
-    """Run a test with an edge on an empty store in memory, and the event loop's thread."""
+    """Run a test with an edge on an empty store in memory and the id of the event loop's thread."""
 
     async def run() -> None:
         edge = Watched(Broker(connect("memory:"), ManualClock(1000.0)))
@@ -106,7 +106,7 @@ def test_a_poll_goes_on_in_a_thread_while_heavy_work_may_hold_its_queue() -> Non
 
 
 def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
-    """Another method of the path needs a credential, for which the store or others may be asked."""
+    """Another method on the same path needs a credential, which may require a call to the store."""
 
     async def probe(edge: Watched, loops: int) -> None:
         assert await edge.ask("GET", "/healthz") == 200
@@ -118,7 +118,7 @@ def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
 
 
 def test_probes_do_not_delay_the_end_of_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load balancer sends them to the main port; other requests delay it."""
+    """Load balancers send health probes to the main port; other requests do delay the end of the drain."""
     monkeypatch.setattr(draining, "QUIET", QUIET)
 
     async def drain_beside(edge: Watched, path: str) -> bool:
@@ -139,7 +139,7 @@ def test_probes_do_not_delay_the_end_of_a_drain(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_request_passes_the_queued_requests_of_another_project() -> None:
-    """Requests of one project that come together take several iterations of the loop."""
+    """A burst of requests of one project takes several iterations of the event loop."""
 
     async def ask_after_a_burst(edge: Watched, _loops: int) -> None:
         burst = [asyncio.ensure_future(edge.ask("GET", POLL, "echo=true")) for _ in range(100)]
@@ -178,7 +178,7 @@ def test_a_request_passes_the_woken_polls_of_another_project() -> None:
 def test_a_change_of_a_large_claim_leaves_the_loop(
     count: int, method: str, path: str, body: bytes, expected: int
 ) -> None:
-    """The request does not say how many messages the claim holds."""
+    """The number of messages in the claim is not known from the request."""
 
     async def change_claim(edge: Watched, loops: int) -> None:
         message = b'{"body": 1, "ttl": 300}'

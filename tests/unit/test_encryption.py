@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sealed bodies, and the file of their keys."""
+"""Encryption of bodies, and the key file."""
 
 import os
 from base64 import b64encode
@@ -37,12 +37,12 @@ def documents() -> Iterator[DocumentController]:
 
 
 def keys_of(documents: DocumentController, masters: dict[str, bytes]) -> DataKeys:
-    """Those of one server."""
+    """Return the data keys of one server."""
     return DataKeys(documents, ManualClock(1_800_000_000), masters)
 
 
-def test_a_body_comes_back_for_its_message_only(documents: DocumentController) -> None:
-    """F1: neither another project nor another id opens it."""
+def test_a_body_is_decrypted_only_for_its_message(documents: DocumentController) -> None:
+    """A body can be decrypted only with its own project and message id (F1)."""
     sealing = Sealing(keys_of(documents, KEYS))
     sealed = sealing.seal("p", "m", b'{"a": 1}')
     assert sealed.startswith(MARK + b"\x011")
@@ -54,7 +54,7 @@ def test_a_body_comes_back_for_its_message_only(documents: DocumentController) -
 
 
 def test_no_bit_can_be_changed_and_no_byte_cut_off(documents: DocumentController) -> None:
-    """F1: it is 503, never a bare failure, whatever stands in the store behind the mark."""
+    """Any damage to the stored body is reported as 503, never as an unexpected error (F1)."""
     sealing = Sealing(keys_of(documents, KEYS))
     sealed = sealing.seal("p", "m", b'"body"')
     changed = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in range(1, len(sealed))]
@@ -63,7 +63,9 @@ def test_no_bit_can_be_changed_and_no_byte_cut_off(documents: DocumentController
             sealing.open("p", "m", damaged)
 
 
-def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed(documents: DocumentController) -> None:
+def test_plain_bodies_are_returned_unchanged_and_without_a_key_nothing_is_encrypted(
+    documents: DocumentController,
+) -> None:
     sealing = Sealing(keys_of(documents, {}))
     assert sealing.open("p", "m", b"[1]") == b"[1]"
     with pytest.raises(Unavailable):
@@ -72,8 +74,8 @@ def test_what_is_not_sealed_is_as_it_is_and_without_a_key_nothing_is_sealed(docu
         sealing.keys.rekey()
 
 
-def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> None:
-    """It is of use to nobody who has no master key, nor in another project's place."""
+def test_no_key_is_stored_in_plain(documents: DocumentController) -> None:
+    """A stored data key is useless without the master key, and in place of another project's key."""
     sealing = Sealing(keys_of(documents, {"one": KEYS["one"]}))
     sealed = sealing.seal("p", "m", b"1")
     stored = documents.get(DocumentRef("", DATA_KEYS_KIND, "p"), 1_800_000_000)
@@ -86,7 +88,7 @@ def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> N
 
 
 def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentController) -> None:
-    """Every project's, what was sealed before and after; servers that knew the old key alone say that they cannot."""
+    """After a rekey, the new master key decrypts all bodies; servers that have only the old one raise errors."""
     old, both = ({name: KEYS[name] for name in names} for names in (("one",), ("two", "one")))
     before = Sealing(keys_of(documents, old))
     sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(150)}
@@ -100,13 +102,13 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     before.keys.replace(old)
     with pytest.raises(MessageUnreadable):
         before.open("p7", "m", newer)
-    assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # by a key of its own
+    assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # before rotates its own data key
     assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(150, 1)
     assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
 
 
 def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:
-    """And while keys are made anew: whatever one has sealed all can open."""
+    """Each server can decrypt what any of them encrypts, also while the keys are rotated."""
     servers = [Sealing(keys_of(documents, KEYS)) for _ in range(4)]
     sealed: list[bytes] = []
 
@@ -145,8 +147,8 @@ def test_keys_are_read_in_order_and_again(tmp_path: Path) -> None:
         (f"one {TEXT}\none {TEXT}", 0o600, "repeats an id"),
     ],
 )
-def test_a_file_that_is_not_right_is_no_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:
-    """F2: with a sentence that names the line and never the key."""
+def test_an_invalid_key_file_is_refused_at_the_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:
+    """The error names the line of the file and never contains the key (F2)."""
     with pytest.raises(StartRefused, match=fault) as refused:
         read_keys(file_of(tmp_path, text, mode))
     assert TEXT[:8] not in str(refused.value)

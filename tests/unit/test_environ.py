@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of a request under Granian: names of headers that are known change nothing of it."""
+"""The WSGI environment of a request under Granian: precomputed names of headers do not change it."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def scope(
 def test_known_names_change_nothing(headers: list[tuple[bytes, bytes]], target: bytes, version: str) -> None:
     environ._keys.clear()
     unknown = environ.environment(scope(headers, target, version))
-    for name, _ in headers:  # whatever of it can be known is
+    for name, _ in headers:  # precompute each name that can be
         environ.environment(scope([HOST, (name, b"1")] if name != b"host" else [HOST]))
     assert environ.environment(scope(headers, target, version)) == unknown
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that nobody protects does not listen to the network, and passwords stay where they are (S8, S13)."""
+"""The checks of exposure at the start, and passwords, which do not appear in messages (S8, S13)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ PASSWORD = "s3cretPw"
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, **options: str) -> settings.Settings:
-    """Settings by the environment; ``admin_mode`` and ``uri`` are not the server's."""
+    """Return the settings with these options of `[server]`; ``admin_mode`` and ``uri`` belong to other groups."""
     groups = {"admin_mode": "default", "uri": "storage"}
     for option, value in options.items():
         monkeypatch.setenv(settings.variable(groups.get(option, "server"), option), value)
@@ -22,14 +22,14 @@ def chosen(monkeypatch: pytest.MonkeyPatch, **options: str) -> settings.Settings
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
-def test_this_machine_may_be_listened_to(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
-    """Without a word in the log."""
+def test_a_server_may_listen_on_this_machine(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+    """A server on this machine's own addresses starts without a warning."""
     assert startup.check_exposure(chosen(monkeypatch, bind=bind)) == []
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "[::]", "10.1.2.3", "example.org", "localhost.example.org", ""])
-def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
-    """Tenancy 1: its sentence; with trust_network each start warns of the same."""
+def test_a_server_listens_on_the_network_only_if_it_is_trusted(monkeypatch: pytest.MonkeyPatch, bind: str) -> None:
+    """The start is refused; with ``trust_network``, each start warns instead (tenancy 1)."""
     with pytest.raises(StartRefused) as refused:
         startup.check_exposure(chosen(monkeypatch, bind=bind))
     assert str(refused.value) == (
@@ -43,14 +43,14 @@ def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest
 
 
 def test_administration_is_not_open_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tenancy 1: whoever reaches it could name himself admin, from this machine too."""
+    """Without authentication, any client could claim the admin role, from this machine too (tenancy 1)."""
     with pytest.raises(StartRefused, match="admin_mode = true would give everyone"):
         startup.check_exposure(chosen(monkeypatch, admin_mode="true"))
     assert len(startup.check_exposure(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
 
 
 def test_sqs_without_signatures_is_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQS contract 3: each start warns; beyond this machine it is refused unless that is accepted too."""
+    """Each start warns; on other addresses than localhost it is refused unless accepted explicitly (SQS contract 3)."""
 
     def check(**options: str) -> list[str]:
         for option, value in options.items():
@@ -72,14 +72,14 @@ def test_sqs_without_signatures_is_for_this_machine(monkeypatch: pytest.MonkeyPa
     ("option", "value"), [("project", "a,b"), ("public_url", "sqs.example.org"), ("region", "EU"), ("kms", "yes")]
 )
 def test_options_of_sqs_make_sense(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
-    """Nonsense stops the start with a sentence that names the option."""
+    """The start is refused with an error that names the option."""
     monkeypatch.setenv(settings.variable("sqs", option), value)
     with pytest.raises(StartRefused, match=option):
         settings.load()
 
 
 def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], tidy: None) -> None:
-    """Exit code 2, before the store is opened."""
+    """The exit code is 2, and the store is not opened."""
     assert server.main(["--bind", "0.0.0.0", "--store", "rocksdb:///nowhere/at/all"]) == 2
     assert capsys.readouterr().err.startswith("zq-server: Authentication is off (auth_strategy is empty), so --bind")
 
@@ -100,7 +100,7 @@ def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], t
 def test_a_store_in_clear_beyond_this_machine_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, uri: str, hosts: str
 ) -> None:
-    """Tenancy 9: by its hosts, never with the password."""
+    """The warning names the store's hosts and never contains the password (tenancy 9)."""
     warnings = startup.check_exposure(chosen(monkeypatch, uri=uri))
     assert len(warnings) == bool(hosts)
     if hosts:
@@ -110,7 +110,7 @@ def test_a_store_in_clear_beyond_this_machine_is_warned_of(
 
 @pytest.fixture
 def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command line puts into the environment goes again."""
+    """Remove the variables that the command line adds to the environment."""
     for option in ("bind", "port", "engine"):
         monkeypatch.delenv(settings.variable("server", option), raising=False)
     for option in ("uri", "wait"):
@@ -129,7 +129,7 @@ def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str], tidy: None, uri: str) -> None:
-    """Tenancy 9: every user of the machine reads it there. The sentence says what to do, and not the password."""
+    """Every user of the machine can read command lines; the error suggests alternatives and omits the password."""
     assert logs.holds_password(uri)
     assert server.main(["--store", uri]) == 2
     said = capsys.readouterr()
@@ -139,7 +139,7 @@ def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("arguments", [["--stroe", "URI"], ["URI"], ["--port", "URI"], ["--engine", "URI"]])
 def test_a_usage_error_says_no_password(capsys: pytest.CaptureFixture[str], tidy: None, arguments: list[str]) -> None:
-    """The low ones of the attack: argparse quotes what it does not know."""
+    """argparse quotes unknown arguments in its errors."""
     uri = f"redis://user:{PASSWORD}@host/0"
     with pytest.raises(SystemExit) as ended:
         server.main([uri if each == "URI" else each for each in arguments])
@@ -161,8 +161,8 @@ FILES: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("slip", FILES)
-def test_a_file_with_a_slip_of_the_pen_is_refused_without_the_password(tmp_path: Path, slip: str) -> None:
-    """The low ones of the attack: oslo.config quotes pieces of values."""
+def test_a_file_with_a_typo_is_refused_without_the_password(tmp_path: Path, slip: str) -> None:
+    """oslo.config quotes parts of values in its errors."""
     file = tmp_path / "zq.conf"
     file.write_text(FILES[slip])
     with pytest.raises(StartRefused) as refused:
@@ -172,7 +172,7 @@ def test_a_file_with_a_slip_of_the_pen_is_refused_without_the_password(tmp_path:
 
 
 def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
-    """As the sentence says."""
+    """A single dollar sign causes an error that suggests two."""
     file = tmp_path / "zq.conf"
     file.write_text("[storage]\nuri = redis://:a$b@host/0\n")
     with pytest.raises(StartRefused, match=r"write \$\$"):
@@ -182,7 +182,7 @@ def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
 
 
 def test_allowed_hosts_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In lower case; a port, a scheme or a blank is refused with the option's name."""
+    """Names are converted to lower case; a port, a scheme or a space is refused with the option's name."""
     assert chosen(monkeypatch, allowed_hosts="A.example, b").server.allowed_hosts == ("a.example", "b")
     assert chosen(monkeypatch, allowed_hosts="*").server.allowed_hosts == ("*",)
     for wrong in ("a:80", "http://a", "a b", "*.a", "é"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers, among whom the event loop and the threads are shared."""
+"""Fair sharing of the event loop and the threads among callers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ SIGNATURE = "AWS4-HMAC-SHA256 SignedHeaders=host, Credential=AKIA1/20261127/us-e
 def test_a_caller_is_the_credential_or_project_that_counts(
     headers: Sequence[bytes], given: dict[str, str], found: bytes
 ) -> None:
-    """A client cannot become several callers by headers that authentication ignores, or by other spellings."""
+    """A client cannot count as several callers by headers that authentication ignores, or by other spellings."""
     scope = {
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
         "client": ("10.0.0.1", 4711),
@@ -40,7 +40,7 @@ def test_a_caller_is_the_credential_or_project_that_counts(
 
 
 def test_waits_that_end_together_take_turns_with_another_caller() -> None:
-    """A change that ends a hundred polls of one caller delays another caller's request by few steps."""
+    """A change that ends a hundred polls of one caller delays another caller's request by only a few steps."""
 
     async def wake() -> None:
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ def test_a_cancelled_wait_takes_no_step() -> None:
 
 
 def test_a_project_takes_more_steps_after_it_has_been_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another project's first request still passes the rest of a burst, and then few steps are allowed again."""
+    """Another project's first request still passes the rest of a burst; then the number of steps is limited again."""
     monkeypatch.setattr(fairness, "SHARED_SECONDS", 0.0)
     company: list[bool] = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs on the event loop's thread, the tickets that they leave, and what the loop waits for."""
+"""Verbs on the event loop's thread, their tickets, and the waiting of the loop."""
 
 import asyncio
 import gc
@@ -78,7 +78,7 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
     asyncio.run(run())
 
 
-def test_one_wait_settles_all_that_came_meanwhile() -> None:
+def test_changes_during_a_wait_share_the_next_one() -> None:
     async def settle_three(loop: asyncio.AbstractEventLoop) -> None:
         waiter, go, waits = DurabilityWaiter(loop), threading.Event(), []
 
@@ -103,7 +103,7 @@ def test_one_wait_settles_all_that_came_meanwhile() -> None:
     in_loop(settle_three)
 
 
-def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
+def test_a_change_that_cannot_be_made_durable_is_refused_and_released() -> None:
     async def settle_two(loop: asyncio.AbstractEventLoop) -> None:
         waiter, released = DurabilityWaiter(loop), []
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
 
 
 def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
-    """A patient one is not."""
+    """A patient job is not refused."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, go = Pool(1, 0.1, loop, bool), threading.Event()
@@ -142,7 +142,7 @@ def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
 
 
 def test_a_job_that_may_wait_is_not_overtaken_by_later_jobs() -> None:
-    """However often the pool refuses jobs that have waited too long."""
+    """Refusals of late jobs do not change the order of the others."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, go, order = Pool(1, 0.1, loop, bool), threading.Event(), list[str]()
@@ -161,7 +161,7 @@ def test_a_job_that_may_wait_is_not_overtaken_by_later_jobs() -> None:
 
 
 def test_one_caller_leaves_threads_to_others() -> None:
-    """Further jobs of a caller wait for one of its own to end."""
+    """Further jobs of a caller wait for one of the same caller to end."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, go = Pool(4, 60, loop, bool), threading.Event()
@@ -176,8 +176,8 @@ def test_one_caller_leaves_threads_to_others() -> None:
     in_loop(crowd)
 
 
-def test_a_caller_whose_jobs_wait_gets_its_threads_beside_others() -> None:
-    """It starts with two of them, and gets one more in each interval in which the processor is idle."""
+def test_a_caller_with_waiting_jobs_gets_more_threads_over_time() -> None:
+    """The caller starts with two of the threads, and gets one more in each interval in which the processor is idle."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, go, running = Pool(8, 60, loop, lambda: True), threading.Event(), list[int]()
@@ -202,7 +202,7 @@ def test_each_late_job_is_refused_however_late_its_removal(monkeypatch: pytest.M
         held = pool.do(lambda: begun.set() or go.wait(60))
         await asyncio.to_thread(begun.wait, 60)
         late = pool.do(lambda: "never")
-        # Each reading of the clock is a minute after the one before.
+        # Each reading of the clock is a minute later than the one before.
         moments = itertools.count(time.monotonic(), 61)
         with monkeypatch.context() as patched:
             patched.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: next(moments)))
@@ -243,7 +243,7 @@ def test_a_queued_job_of_a_caller_is_refused_in_time() -> None:
 
 
 def test_a_job_from_a_callers_queue_does_not_make_the_pool_crowded() -> None:
-    """The time in the caller's own queue does not count for others."""
+    """The time that a job spends in its caller's own queue does not count for others."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, first_may_end, go = Pool(2, 0.1, loop, bool), threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ def test_a_job_from_a_callers_queue_does_not_make_the_pool_crowded() -> None:
         is_held = threading.Event()
         held.append(pool.do(lambda: is_held.set() or go.wait(60), patient=True))
         first_may_end.set()
-        assert is_held.wait(60)  # every thread is held before the loop starts the queued job
+        assert is_held.wait(60)  # every thread is busy before the loop starts the queued job
         await asyncio.wait_for(first, 60)
         assert not pool.is_crowded()
         go.set()
@@ -265,7 +265,7 @@ def test_a_job_from_a_callers_queue_does_not_make_the_pool_crowded() -> None:
 
 
 def test_a_refused_job_of_a_callers_queue_is_released_at_once() -> None:
-    """Its request holds a body."""
+    """The refused job would keep the request's body in memory."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
         pool, go = Pool(2, 0.1, loop, bool), threading.Event()
@@ -284,7 +284,7 @@ def test_a_refused_job_of_a_callers_queue_is_released_at_once() -> None:
     in_loop(crowd)
 
 
-def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
+def test_a_wait_ends_at_its_deadline() -> None:
     async def wait_in_vain(loop: asyncio.AbstractEventLoop) -> None:
         deadlines = Deadlines(loop)
         with pytest.raises(TimeoutError):
@@ -326,7 +326,7 @@ def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
     ],
 )
 def test_which_requests_are_short(line: str, body: bytes, short: bool) -> None:
-    """By what their resources declare, and by how much they ask for."""
+    """A request is short if its resource declares so and its parameters request little."""
     storage = connect("memory:")
     app = create_app(Broker(storage, ManualClock(storage.now())))
     method, _, target = line.partition(" ")

@@ -37,14 +37,14 @@ def head(credential: str = "", path: str = "/v2/queues/jobs/messages") -> dict[s
 
 
 def judging(strategy: BearerStrategy | None, proxy: ProxySecrets | None = None) -> Authentication:
-    """Where nobody signs."""
+    """Return an authentication without signed URLs."""
     storage = connect("memory:")
     signatures = Signatures(SignedUrlOptions, storage.documents, ManualClock(1_700_000_000.0))
     return Authentication(strategy, proxy, False, signatures)
 
 
-def test_only_what_is_remembered_is_known() -> None:
-    """The first time a credential comes the store must be asked; then it is known, a valid one and another."""
+def test_only_cached_credentials_are_judged() -> None:
+    """The first lookup of a credential needs the store; afterwards its validity is cached, valid or not."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     valid = f"Bearer {Tokens(storage.documents, clock).create(Grant(project='acme')).text}"
     other = f"Bearer {format_token('0' * 10, '0' * 43)}"
@@ -57,7 +57,7 @@ def test_only_what_is_remembered_is_known() -> None:
 
 
 @pytest.mark.parametrize("credential", ["", "Basic YTpi", "Bearer nonsense"])
-def test_what_is_no_credential_is_known_without_the_store(credential: str) -> None:
+def test_an_invalid_credential_is_refused_without_the_store(credential: str) -> None:
     store = BrokenStore(untouched)
     strategy = BearerStrategy(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
     judge = judging(strategy)
@@ -65,8 +65,8 @@ def test_what_is_no_credential_is_known_without_the_store(credential: str) -> No
     assert judge.cached_validity(head(credential, "/healthz")) is True, "who needs no credential may send a body"
 
 
-def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None:
-    """The application counts: else each request would fail twice. Beyond the bound nothing is looked up."""
+def test_head_checks_count_no_failures_but_apply_the_limit() -> None:
+    """The application counts failures, so that each request fails once; beyond the limit no credential is looked up."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
     judge = judging(strategy)
@@ -91,7 +91,7 @@ def test_a_proxy_is_known_by_its_secret(tmp_path: Path) -> None:
 
 
 def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_invalid() -> None:
-    """For tokens, signatures and keys of SQS: who is answered 401 throws a credential away."""
+    """Tokens, signatures and SQS keys are not rejected with 401, because clients discard a credential after 401."""
     store, clock = BrokenStore(down), ManualClock(1_700_000_000.0)
     documents: Any = store.documents
     token = head(f"Bearer {format_token('0' * 10, '0' * 43)}")
@@ -108,8 +108,8 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
 
 @pytest.mark.parametrize("mark", [True, heads.UNKNOWN])
 @pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "30"}, {"HTTP_TRANSFER_ENCODING": "chunked"}])
-def test_a_body_that_was_withheld_of_a_valid_caller_is_503(mark: object, length: dict[str, str]) -> None:
-    """The store has hesitated when the head was judged, and answers now: the caller is to come again."""
+def test_a_withheld_body_of_a_valid_caller_is_answered_503(mark: object, length: dict[str, str]) -> None:
+    """The store did not respond when the head was checked, but responds now: the client should retry."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     token = Tokens(storage.documents, clock).create(Grant(project="acme")).text
     app = create_app(

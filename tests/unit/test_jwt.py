@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON Web Tokens, attacked as RFC 8725 tells, and the keys that an issuer publishes (tenancy 3; attack C1 to C3)."""
+"""JSON Web Tokens under the attacks of RFC 8725, and the issuer's published keys (tenancy 3; attacks C1 to C3)."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ CLAIMS = {"iss": "https://id.example", "aud": "zq", "iat": NOW, "exp": NOW + 600
 
 
 def published(*more: dict[str, Any]) -> bytes:
-    """The set of the issuer."""
+    """Return the issuer's key set in JSON."""
     made = [
         RSAAlgorithm.to_jwk(RSA.public_key(), as_dict=True) | {"kid": "r", "use": "sig"},
         ECAlgorithm.to_jwk(CURVE.public_key(), as_dict=True) | {"kid": "e"},
@@ -74,7 +74,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The issuer's keys."""
+    """Write the issuer's key set to a file."""
     path = tmp_path / "set.json"
     path.write_bytes(published())
     return path
@@ -85,7 +85,7 @@ Make = Callable[..., JwtVerifier]
 
 @pytest.fixture
 def make(storage: Storage, clock: ManualClock, file: Path) -> Make:
-    """A verifier with other options."""
+    """Return a factory of verifiers with other options."""
 
     def build(**options: Any) -> JwtVerifier:
         chosen = JwtOptions(**{"issuer": OPTIONS.issuer, "audience": "zq", "jwks": str(file), **options})
@@ -95,14 +95,14 @@ def make(storage: Storage, clock: ManualClock, file: Path) -> Make:
 
 
 def signed(alg: str = "RS256", header: dict[str, Any] | None = None, key: Any = None, **claims: Any) -> str:
-    """A token; a claim of None is left out."""
+    """Return a signed token; a claim of `None` is omitted."""
     own, kid = ALGORITHMS[alg]
     content = {name: value for name, value in (CLAIMS | claims).items() if value is not None}
     return jwt.encode(content, key or own, alg, {"kid": kid} | (header or {}))
 
 
 def by_hand(header: dict[str, Any], claims: dict[str, Any], secret: bytes | None = None) -> str:
-    """What no library would make: with an HMAC, or without a signature."""
+    """Return a token that no library would make: with an HMAC, or without a signature."""
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, claims)]
     text = b".".join(parts)
     mac = hmac.new(secret, text, hashlib.sha256).digest() if secret else b""
@@ -110,8 +110,8 @@ def by_hand(header: dict[str, Any], claims: dict[str, Any], secret: bytes | None
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_token_of_the_issuer_says_who_asks(make: Make, alg: str) -> None:
-    """Project, roles, scopes and user by their claims; remembered for five minutes at most."""
+def test_a_token_of_the_issuer_identifies_the_caller(make: Make, alg: str) -> None:
+    """Project, roles, scopes and user are taken from the claims; the result may be cached for at most five minutes."""
     more = {"zq_roles": ["Admin", "ops"], "zq_scopes": "produce:a.* consume:b", "jti": "t1"}
     found = make().verify(signed(alg, **more))
     assert isinstance(found, tuple)
@@ -144,21 +144,21 @@ UNFIT: list[dict[str, Any]] = [
 
 
 def test_a_token_whose_claims_do_not_fit_is_refused(make: Make) -> None:
-    """Wrong audience or issuer, times, no project: there is no default project."""
+    """A wrong audience or issuer, invalid times or a missing project are errors; there is no default project."""
     verifier = make()
     assert [claims for claims in UNFIT if not isinstance(verifier.verify(signed(**claims)), str)] == []
 
 
 def test_clocks_may_differ_a_little(make: Make) -> None:
-    """By the leeway, either way."""
+    """The leeway applies in both directions."""
     verifier = make()
     assert isinstance(verifier.verify(signed(exp=NOW - 29)), tuple)
     assert isinstance(verifier.verify(signed(nbf=NOW + 29, iat=NOW + 29)), tuple)
     assert isinstance(make(leeway=0).verify(signed(exp=NOW - 1)), str)
 
 
-def test_nothing_but_a_listed_algorithm_signs(make: Make, file: Path) -> None:
-    """RFC 8725, 3.1 and 3.2: none, HS256 with the public key or the set as its secret, others than those listed."""
+def test_only_a_listed_algorithm_is_accepted(make: Make, file: Path) -> None:
+    """``none``, HS256 with a public key as its secret, and unlisted algorithms are refused (RFC 8725, 3.1 and 3.2)."""
     verifier = make()
     assert isinstance(verifier.verify(by_hand({"alg": "none"}, CLAIMS)), str)
     assert isinstance(verifier.verify(by_hand({"alg": "None", "kid": "r"}, CLAIMS)), str)
@@ -171,7 +171,7 @@ def test_nothing_but_a_listed_algorithm_signs(make: Make, file: Path) -> None:
 
 
 def test_an_algorithm_must_fit_its_key(make: Make, file: Path) -> None:
-    """Another kind of key, another curve, a key for another algorithm, for encryption, or one that is too small."""
+    """The key has another type, curve or algorithm, is for encryption, or is too small."""
     other = ECAlgorithm.to_jwk(OTHER_CURVE.public_key(), as_dict=True) | {"kid": "p384"}
     small = RSAAlgorithm.to_jwk(SMALL.public_key(), as_dict=True) | {"kid": "small"}
     sealing = RSAAlgorithm.to_jwk(STRANGER.public_key(), as_dict=True) | {"kid": "enc", "use": "enc"}
@@ -191,20 +191,20 @@ def test_an_algorithm_must_fit_its_key(make: Make, file: Path) -> None:
 @pytest.mark.parametrize(
     "header", [{"crit": ["exp"]}, {"crit": ["b64"], "b64": False}, {"cty": "JWT"}, {"enc": "A128GCM"}]
 )
-def test_what_the_header_demands_and_we_do_not_know_is_refused(make: Make, header: dict[str, Any]) -> None:
-    """RFC 8725, 3.10: crit, nested and encrypted tokens."""
+def test_unknown_demands_of_the_header_are_refused(make: Make, header: dict[str, Any]) -> None:
+    """Unknown ``crit`` headers, nested tokens and encrypted tokens are refused (RFC 8725, 3.10)."""
     assert isinstance(make().verify(signed(header=header)), str)
 
 
 def test_keys_in_the_header_are_ignored(make: Make) -> None:
-    """RFC 8725, 3.10: jku, x5u, jwk; the key that counts is the set's."""
+    """``jku``, ``x5u`` and ``jwk`` are ignored; only keys of the configured set count (RFC 8725, 3.10)."""
     own = {"jwk": RSAAlgorithm.to_jwk(STRANGER.public_key(), as_dict=True), "jku": "https://evil.example", "x5u": "x"}
     assert isinstance(make().verify(signed(header=own, key=STRANGER)), str)
     assert isinstance(make().verify(signed(header=own)), tuple)
 
 
-def test_a_type_may_be_asked_for(make: Make) -> None:
-    """RFC 8725, 3.11."""
+def test_a_required_type_must_match(make: Make) -> None:
+    """If a type is configured, the token's ``typ`` must match (RFC 8725, 3.11)."""
     verifier = make(type="at+jwt")
     assert isinstance(verifier.verify(signed()), str)
     for kind in ("at+jwt", "AT+JWT", "application/at+jwt"):
@@ -212,13 +212,12 @@ def test_a_type_may_be_asked_for(make: Make) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a.b.c", "a.b", "....", "e30.e30.", "\xe9.\xe9.\xe9"])
-def test_what_is_no_token_is_refused(make: Make, text: str) -> None:
-    """Whatever it is instead."""
+def test_a_text_that_is_not_a_token_is_refused(make: Make, text: str) -> None:
     assert isinstance(make().verify(text), str)
 
 
 def test_every_part_of_a_token_counts(make: Make) -> None:
-    """One that was cut off, or changed, is refused; so is one of another key."""
+    """A truncated or changed token is refused, as is a token that another key signed."""
     verifier, text = make(), signed("ES256")
     assert isinstance(verifier.verify(text), tuple)
     for at in range(0, len(text) - 1, 7):
@@ -228,13 +227,13 @@ def test_every_part_of_a_token_counts(make: Make) -> None:
 
 
 def test_without_an_id_every_key_that_fits_is_tried(make: Make) -> None:
-    """As issuers with one key do it."""
+    """Issuers with one key omit the key id."""
     assert isinstance(make().verify(jwt.encode(CLAIMS, RSA, "RS256")), tuple)
     assert isinstance(make().verify(jwt.encode(CLAIMS, STRANGER, "RS256")), str)
 
 
-def test_claims_may_lie_deeper(make: Make) -> None:
-    """By a path of names; a name that has dots itself is one name."""
+def test_claims_may_be_nested(make: Make) -> None:
+    """A claim's option may be a path of names; a name that contains dots itself is one name."""
     verifier = make(project_claim="realm.zq.project", roles_claim="https://x.example/roles")
     deep = {"zq_project": None, "realm": {"zq": {"project": "deep"}}, "https://x.example/roles": ["a"]}
     identity = verifier.verify(signed(**deep))[0]  # type: ignore[index]
@@ -243,7 +242,7 @@ def test_claims_may_lie_deeper(make: Make) -> None:
 
 
 def test_a_token_can_be_revoked(make: Make, storage: Storage, clock: ManualClock) -> None:
-    """By its id, until it would have ended; what is remembered of it is forgotten."""
+    """The token's id is denied until the token would have expired; its cached identity is dropped."""
     verifier, forgotten = make(), []
     verifier.listen(forgotten.append)
     assert isinstance(verifier.verify(signed(jti="t1")), tuple)
@@ -255,10 +254,13 @@ def test_a_token_can_be_revoked(make: Make, storage: Storage, clock: ManualClock
     assert isinstance(verifier.verify(signed(jti="t2")), tuple)
 
 
-def test_what_was_revoked_is_known_before_anything_is_believed(
+def test_revoked_ids_are_read_before_the_first_token_is_accepted(
     make: Make, storage: Storage, clock: ManualClock
 ) -> None:
-    """The first token that comes finds it out; while the store does not answer, none is valid and none invalid."""
+    """The first token triggers a read of the denied ids.
+
+    While the store does not respond, tokens are neither valid nor invalid.
+    """
     Tokens(storage.documents, clock).deny("t1")
     assert isinstance(make().verify(signed(jti="t1")), str)
     verifier = make()
@@ -268,7 +270,7 @@ def test_what_was_revoked_is_known_before_anything_is_believed(
 
 
 class Silent:
-    """Documents of a store that does not answer."""
+    """Documents of a store that does not respond."""
 
     def list(self, *_: object) -> None:
         raise Unavailable
@@ -281,16 +283,16 @@ class Silent:
         *({"algorithms": ("RS256", "HS256")}, {"algorithms": ("XS1",)}),
     ],
 )
-def test_options_by_which_anybody_could_sign_stop_the_start(wrong: dict[str, Any]) -> None:
-    """Each with its sentence."""
+def test_options_that_would_accept_any_signature_stop_the_start(wrong: dict[str, Any]) -> None:
+    """Each error names the option."""
     check_jwt(OPTIONS)
     with pytest.raises(StartRefused, match=r"\[auth\] jwt_"):
         check_jwt(JwtOptions(**{"issuer": "i", "audience": "a", "jwks": "j", **wrong}))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"keys": 1}', b"\xff", None])
-def test_a_file_that_is_no_set_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
-    """So does a URL that is not https."""
+def test_a_file_without_a_key_set_stops_the_start(tmp_path: Path, content: bytes | None) -> None:
+    """A key set URL without https stops the start too."""
     file = tmp_path / "set.json"
     if content is not None:
         file.write_bytes(content)
@@ -301,7 +303,7 @@ def test_a_file_that_is_no_set_stops_the_start(tmp_path: Path, content: bytes | 
 
 
 class Issuer:
-    """Publishes keys, and counts who asks for them; ``moment`` is the clock."""
+    """An issuer that serves keys and counts fetches; ``moment`` is the clock."""
 
     def __init__(self) -> None:
         self.fetches = 0
@@ -317,13 +319,13 @@ class Issuer:
         return self.content
 
     def turn(self) -> None:
-        """What the thread does."""
+        """Refresh the keys if that is due, as the refreshing thread does."""
         if self.keys.seconds_until_refresh(succeeded=True) <= 0:
             self.keys.refresh()
 
 
-def test_before_the_first_set_nothing_can_be_said() -> None:
-    """Tenancy 1: 503, not 401; after too long without a good one again."""
+def test_without_a_key_set_no_token_can_be_judged() -> None:
+    """Without a recent key set the server answers 503, not 401 (tenancy 1)."""
     issuer = Issuer()
     with pytest.raises(Unavailable):
         issuer.keys.find("r", "RS256")
@@ -340,7 +342,7 @@ def test_before_the_first_set_nothing_can_be_said() -> None:
 
 
 def test_a_flood_of_unknown_keys_is_one_fetch() -> None:
-    """C3: a thousand of them, one fetch a minute; known ones ask for none within ten."""
+    """A thousand unknown keys cause one fetch a minute; known keys cause none within ten minutes (C3)."""
     issuer = Issuer()
     issuer.keys.refresh()
     issuer.moment += 61
@@ -350,7 +352,7 @@ def test_a_flood_of_unknown_keys_is_one_fetch() -> None:
     assert issuer.fetches == 2
     issuer.moment += 60
     issuer.turn()
-    assert issuer.fetches == 3  # for those that were asked for since
+    assert issuer.fetches == 3  # for the unknown keys since the last fetch
     issuer.moment += 599
     issuer.keys.find("r", "RS256")
     issuer.turn()
@@ -361,7 +363,7 @@ def test_a_flood_of_unknown_keys_is_one_fetch() -> None:
 
 
 def test_a_key_that_was_changed_is_found_within_a_minute() -> None:
-    """Rotation: the new one is asked for, the old one is gone with the set."""
+    """An unknown key is fetched; the old key is removed with its set."""
     issuer = Issuer()
     issuer.keys.refresh()
     issuer.content = json.dumps(
@@ -394,18 +396,18 @@ PUBLIC = ["1.1.1.1", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"]
 
 
 def test_only_public_addresses_are_connected_to() -> None:
-    """However a private address is wrapped (E1)."""
+    """A private address is refused in any notation (E1)."""
     assert all(ip_address(address.partition("%")[0]) for address in PRIVATE)
     assert [address for address in [*PRIVATE, *PUBLIC] if is_public(address)] == PUBLIC
 
 
 def test_every_algorithm_that_may_be_allowed_has_its_keys() -> None:
-    """The two tables agree."""
+    """The tables of key requirements and of known algorithms have the same algorithms."""
     assert set(jwks.KEY_REQUIREMENTS) == set(KNOWN)
 
 
 class Pages(BaseHTTPRequestHandler):
-    """What an issuer's server may do."""
+    """The pages of an issuer's server, including hostile ones."""
 
     seen: ClassVar[list[str]] = []
 
@@ -433,12 +435,12 @@ class Pages(BaseHTTPRequestHandler):
             self.wfile.write(published() if self.path == "/keys" else b" " * (MAX_SIZE + 100))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Do not log requests."""
 
 
 @pytest.fixture
 def issuer_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An https server of this machine, whose certificate is believed, and whose address counts as public."""
+    """Run an https server on this machine whose certificate is trusted and whose address counts as public."""
     pem = issue(tmp_path, "server", "CN=localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem, pem.with_suffix(".key"))
@@ -454,7 +456,7 @@ def issuer_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def test_keys_are_fetched_by_https(issuer_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole, and within bounds: what hangs, grows or leads elsewhere is given up, and not followed."""
+    """Keys are fetched completely and within limits; a response that hangs, is too large or redirects is an error."""
     with pytest.raises(ValueError, match="not public"):
         fetch_https(f"{issuer_url}/keys")
     monkeypatch.setattr(jwks, "is_public", lambda _: True)
@@ -476,7 +478,7 @@ def test_keys_are_fetched_by_https(issuer_url: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_both_strategies_at_once(storage: Storage, clock: ManualClock, file: Path) -> None:
-    """``token,jwt``: the prefix tells which; ``jwt`` alone takes no tokens of ours, and none in X-Auth-Token."""
+    """With ``token,jwt``, the prefix selects the strategy; ``jwt`` accepts neither zq tokens nor ``X-Auth-Token``."""
     options = JwtOptions(issuer=OPTIONS.issuer, audience="zq", jwks=str(file))
     token = Tokens(storage.documents, clock).create(Grant(project="ours")).text
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of each layout that there ever was: it is opened, or refused without a change. ``tests/data`` has them."""
+"""One store of each layout ever released, from ``tests/data``: it is opened, or refused without a change."""
 
 import hashlib
 import json
@@ -42,15 +42,15 @@ TODAY = int(layout.VERSION)
 
 
 def unpacked(number: int, tmp_path: Path) -> Path:
-    """Return a copy of the store of a layout."""
+    """Return a copy of the store with this layout."""
     return extracted(STORES[number], tmp_path)
 
 
 def extracted(file: Path, tmp_path: Path) -> Path:
-    """Return a copy of the store of an archive."""
+    """Return a copy of the store in an archive."""
     path = tmp_path / "store"
     with tarfile.open(file) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no extraction filters.
         archive.extractall(path)
     return path
 
@@ -76,7 +76,7 @@ def ship_it(path: Path) -> None:
 
 
 def test_there_is_a_store_of_each_layout() -> None:
-    """A new layout needs one too: ``tests/data/make.py`` makes it."""
+    """A new layout needs a store too, which ``tests/data/make.py`` creates."""
     assert sorted(STORES) == list(range(1, TODAY + 1))
 
 
@@ -85,7 +85,7 @@ def test_there_is_a_store_of_each_layout() -> None:
 def test_a_store_of_a_former_layout_is_refused_unchanged(
     number: int, use: Callable[[Path], None], tmp_path: Path, bucket: Dictionary
 ) -> None:
-    """The version that wrote it opens it afterwards: every file is as it was."""
+    """The version that wrote the store can still open it, because no file has changed."""
     path = unpacked(number, tmp_path)
     before = digests(path)
     with pytest.raises(StartRefused, match=f"has layout {number}, but this version of zq requires {TODAY}"):
@@ -96,7 +96,7 @@ def test_a_store_of_a_former_layout_is_refused_unchanged(
 
 
 def test_no_level_belongs_to_a_later_version() -> None:
-    """Messages name the versions of levels, so that users install them."""
+    """Error messages name the versions of levels, so that users install these versions."""
     numbers = [tuple(map(int, version.split("."))) for version in (*levels.VERSIONS, __version__)]
     assert numbers == sorted(set(numbers))
 
@@ -130,7 +130,7 @@ def test_a_salvaged_store_keeps_its_level(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None:
-    """Version 0.1.0 wrote it."""
+    """Version 0.1.0 wrote the store."""
     storage = connect(f"rocksdb://{unpacked(TODAY, tmp_path)}", sync="never", max_clock_jump=0)
     try:
         for queue in ("jobs", "other"):
@@ -143,7 +143,7 @@ def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None
 
 
 def test_the_store_of_the_released_version_has_all_its_contents(tmp_path: Path) -> None:
-    """Of every kind. The store is consistent after it has been used."""
+    """The store has every kind of content, and is consistent after it has been used."""
     uri = f"rocksdb://{extracted(DATA / 'released.tar.xz', tmp_path)}"
     kept = Expiry(delete_on_read=False, compaction_filter=False)
     with closing(connect(uri, kept, sync="never", max_clock_jump=0)) as storage:
@@ -161,7 +161,7 @@ def test_the_store_of_the_released_version_has_all_its_contents(tmp_path: Path) 
 
 
 def test_stored_arrays_only_grow_at_their_end() -> None:
-    """Servers of the released version and of this one read what the other writes."""
+    """Servers of the released version and of this one can read each other's arrays."""
     current = make_released.find_arrays()
     for name, released in json.loads((DATA / "released.json").read_text()).items():
         assert name in current, f"{name} is missing. If it was renamed, rename it in released.json."
@@ -171,7 +171,7 @@ def test_stored_arrays_only_grow_at_their_end() -> None:
 
 
 def test_attributes_that_earlier_code_stored_are_read_as_they_were(tmp_path: Path) -> None:
-    """Of messages that are claimed, buried, deleted and ready."""
+    """The messages are claimed, dead-lettered, deleted and ready."""
     path, jobs = extracted(DATA / "attributes.tar.xz", tmp_path), QueueRef("acme", "jobs")
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
     with closing(storage):
@@ -189,7 +189,7 @@ def test_attributes_that_earlier_code_stored_are_read_as_they_were(tmp_path: Pat
 
 @pytest.mark.parametrize("gone", ["lines", "due"])
 def test_a_refused_start_makes_no_family(tmp_path: Path, gone: str) -> None:
-    """RocksDB makes the families that are missing, which no older version then opens."""
+    """RocksDB would create the missing column families, and older versions could not open the store any more."""
     path = tmp_path / "store"
     store = Store(path, [name for name in layout.FAMILIES if name != gone], "never", 0)
     store.write([("default", b"version", b"4")])
@@ -202,7 +202,7 @@ def test_a_refused_start_makes_no_family(tmp_path: Path, gone: str) -> None:
 
 
 def test_a_store_of_a_later_layout_is_refused_unchanged(tmp_path: Path) -> None:
-    """Its families, of which this version knows nothing, are no reason for another sentence."""
+    """Column families that this version does not know do not change the error message."""
     path = tmp_path / "store"
     store = Store(path, [*layout.FAMILIES, "novelties"], "never", 0)
     store.write([("default", b"version", b"6")])
@@ -214,7 +214,7 @@ def test_a_store_of_a_later_layout_is_refused_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:
-    """It has no number, and families that no store of zq has."""
+    """The database has no layout number, and column families that no zq store has."""
     path = tmp_path / "store"
     database = Rdict(str(path), Options(raw_mode=True))
     database.create_column_family("users", Options(raw_mode=True))
@@ -227,7 +227,7 @@ def test_a_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> N
 
 
 def test_a_first_start_that_was_interrupted_is_a_new_store(tmp_path: Path) -> None:
-    """It has made some families, and not written the number."""
+    """The interrupted start created some column families, but did not write the layout number."""
     path = tmp_path / "store"
     Store(path, layout.FAMILIES[:5], "never", 0).close()
     open_for_writing(path)
@@ -235,7 +235,7 @@ def test_a_first_start_that_was_interrupted_is_a_new_store(tmp_path: Path) -> No
 
 
 def test_a_directory_without_its_list_of_files_is_refused_unchanged(tmp_path: Path) -> None:
-    """RocksDB would begin a new database there, and remove the files of the former one."""
+    """RocksDB would create a new database in the directory and remove the files of the former one."""
     path = unpacked(TODAY, tmp_path)
     (path / "CURRENT").unlink()
     before = digests(path)
@@ -246,14 +246,14 @@ def test_a_directory_without_its_list_of_files_is_refused_unchanged(tmp_path: Pa
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Dictionary:
-    """An object store in memory."""
+    """Return an object store in memory."""
     objects = Dictionary()
     monkeypatch.setattr("zq.storage.object.objects_of", lambda uri: objects)
     return objects
 
 
 def own(tmp_path: Path, name: str, **options: Any) -> OrderedStorage:
-    """Open the store in the bucket on a machine of that name."""
+    """Open the store in the bucket from a machine with this name."""
     return object_store.connect("s3://bucket/x", cache=str(tmp_path / name), lease=0.2, max_clock_jump=0, **options)
 
 
@@ -261,7 +261,7 @@ def own(tmp_path: Path, name: str, **options: Any) -> OrderedStorage:
 def test_an_object_store_of_another_layout_is_refused_unchanged(
     bucket: Dictionary, tmp_path: Path, takeover: str
 ) -> None:
-    """The owner of a later version is not deposed, whether it serves or has stopped; nor is the store restored."""
+    """The owner of a later version is not deposed, whether it runs or has stopped, and the store is not restored."""
     own(tmp_path, "first").close()
     opening = read(bucket, "open/1", Opening)
     assert opening is not None
@@ -277,7 +277,7 @@ def test_an_object_store_of_another_layout_is_refused_unchanged(
 
 
 def test_an_object_store_without_a_number_is_opened(bucket: Dictionary, tmp_path: Path) -> None:
-    """Version 0.1.0 does not note it; what this version notes it reads over."""
+    """Version 0.1.0 does not write the layout number, and ignores the one that this version writes."""
     own(tmp_path, "first").close()
     opening = msgpack.decode(bucket._values["open/1"])
     assert opening.pop("layout") == layout.VERSION.decode()
@@ -286,7 +286,7 @@ def test_an_object_store_without_a_number_is_opened(bucket: Dictionary, tmp_path
 
 
 def test_an_object_store_is_restored_as_the_layout_that_it_has(bucket: Dictionary, tmp_path: Path) -> None:
-    """A checkpoint of another layout is no store of this one, whatever its owner has noted."""
+    """The checkpoint's own layout decides, not the one that the owner wrote."""
     path = unpacked(4, tmp_path)
     offline.ship(path, bucket, offline.StoreFormat(str(TODAY), sorted(Rdict.list_cf(str(path))), lambda _: None), 0)
     with pytest.raises(StartRefused, match="has layout 4"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds: the last allowed value passes, the next one is refused with a sentence that names field and bound."""
+"""Limits: the last allowed value passes, and the next one raises an error that names the field and the limit."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from zq.wire.numbers import check_numbers
 
 
 def sentences(check: Callable[[Any], object], values: list[Any], error: type[Exception] = Invalid) -> list[str]:
-    """Return the sentences with which a check refuses each of the values."""
+    """Return the messages with which `check` refuses each of the values."""
     found = []
     for value in values:
         with pytest.raises(error) as refused:
@@ -38,7 +38,7 @@ def sentences(check: Callable[[Any], object], values: list[Any], error: type[Exc
 
 
 def test_a_number_outside_its_bounds_is_refused_by_a_short_sentence():
-    """Allow both ends; name the field and both bounds."""
+    """Both limits are allowed; the error names the field and both limits."""
 
     def check(value: int) -> int:
         return check_range("The ttl", value, 60, 1209600)
@@ -52,7 +52,7 @@ def test_a_number_outside_its_bounds_is_refused_by_a_short_sentence():
 
 
 def test_a_list_without_or_with_too_many_values_is_refused():
-    """Name the field, the bound and the number of values."""
+    """The error names the field, the limit and the number of values."""
     assert [check_count("ids", count, 20) for count in (1, 2, 20)] == [None] * 3
     counts = [0, 21, 1000000]
     told = sentences(lambda count: check_count("ids", count, 20), counts)
@@ -62,14 +62,14 @@ def test_a_list_without_or_with_too_many_values_is_refused():
 
 
 def test_a_body_may_be_exactly_as_large_as_allowed():
-    """Contract 6.3, 7.2: equal is allowed, one byte more is not."""
+    """A body of exactly the limit is allowed, and one byte more is not (contract 6.3, 7.2)."""
     assert check_body_size(262144, 262144) is None
     with pytest.raises(Invalid, match="at most 262144 bytes; it is 262145"):
         check_body_size(262145, 262144)
 
 
 def nested(depth: int, link: str) -> object:
-    """A number in so many lists or objects within each other."""
+    """Return a number nested in ``depth`` lists or objects."""
     value: object = 1
     for _ in range(depth):
         value = [value] if link == "list" else {"a": value}
@@ -78,7 +78,7 @@ def nested(depth: int, link: str) -> object:
 
 @pytest.mark.parametrize("link", ["list", "object"])
 def test_nesting_has_a_bound(link: str):
-    """The deepest allowed document passes, one level more is refused, and so is one that would exhaust the stack."""
+    """The deepest allowed document passes; one level more, or enough levels to exhaust the stack, are refused."""
     assert check_nesting("The metadata", nested(64, link)) is None
     for depth in (65, 5000):
         with pytest.raises(InvalidBody, match="The metadata must be nested at most 64 deep"):
@@ -86,12 +86,11 @@ def test_nesting_has_a_bound(link: str):
 
 
 def test_a_wide_document_is_not_a_deep_one():
-    """Breadth costs no depth."""
     assert check_nesting("The metadata", {str(at): [1, "a", None, [[]]] for at in range(1000)}) is None
 
 
 def test_a_queue_name_has_1_to_64_letters_digits_underscores_hyphens_and_dots():
-    """Refuse a trailing newline and digits of other scripts, too (contract 1.7)."""
+    """A trailing newline and digits of other scripts are refused (contract 1.7)."""
     good = ["a", "A-Z_0.9", "...", "-", "x" * 64]
     assert [queue_ref("acme", name) for name in good] == [QueueRef("acme", name) for name in good]
     bad = [
@@ -116,7 +115,7 @@ def test_a_queue_name_has_1_to_64_letters_digits_underscores_hyphens_and_dots():
 
 
 def test_a_project_has_1_to_256_printable_characters():
-    """Allow blanks and punctuation within; name the length and the rule, for queues and topics."""
+    """Spaces and punctuation are allowed inside the id; the error names its length and the rule."""
     for project in ("a", "a b/c", "x" * 256, "~", "!", "a  b", "[a]", "%2F", "'$where'"):
         assert queue_ref(project, "jobs") == QueueRef(project, "jobs")
         assert project_id(project) == project
@@ -128,7 +127,7 @@ def test_a_project_has_1_to_256_printable_characters():
 
 
 def test_a_topic_is_named_as_a_queue_is():
-    """Contract 13; what breaks the rules has an error of its own, and with it a title."""
+    """An invalid topic name raises an error of its own, with its own title (contract 13)."""
     assert topic_ref("acme", "x" * 64) == TopicRef("acme", "x" * 64)
     for project, name in (("acme", "a*"), ("acme", "x" * 65), ("p" * 257, "news")):
         with pytest.raises(InvalidTopicName):
@@ -138,7 +137,7 @@ def test_a_topic_is_named_as_a_queue_is():
 
 
 def test_a_pattern_has_characters_of_a_name_and_at_most_two_stars_in_a_row():
-    """Name the parameter and the rule."""
+    """The error names the parameter and the rule."""
     good = ["a", "news.*", "**", "*", "a.**.b", "**.*", "*a*b**", "x" * 63 + "*"]
     assert [pattern(text).text for text in good] == good
     bad = ["", "***", "a.***", "****", "a?", "[ab]", "a b", "a/b", "a\n", "x" * 65, "*" * 65, "\u00e9*", "{a,b}", "a,b"]
@@ -147,7 +146,7 @@ def test_a_pattern_has_characters_of_a_name_and_at_most_two_stars_in_a_row():
 
 
 def test_an_integer_in_a_body_has_64_bits():
-    """Refuse a larger one as a bad body, without printing 400 digits (contract 1.6)."""
+    """A larger integer is refused as an invalid body, with an error of less than 200 characters (contract 1.6)."""
     for value in (0, 1, -1, 2**63 - 1, -(2**63)):
         check_numbers(b"%d" % value)
     bad = [b"%d" % value for value in (2**63, -(2**63) - 1, 10**400)]
@@ -155,7 +154,7 @@ def test_an_integer_in_a_body_has_64_bits():
 
 
 def test_the_limits_are_those_of_the_contract():
-    """Contract 16 and 6.1: what a deployment gets that sets nothing; not Zaqar's 20 messages, but a bound in bytes."""
+    """The defaults are those of contract 16 and 6.1, with a limit in bytes instead of Zaqar's 20 messages."""
     limits = Limits()
     assert (limits.default_message_ttl, limits.max_message_ttl) == (3600, 1209600)
     assert (limits.default_message_delay, limits.max_message_delay) == (0, 900)

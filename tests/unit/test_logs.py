@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels of the log: zq's own as chosen, others' never below INFO, since drivers write bodies there (S13)."""
+"""Log levels: zq's own as configured, other libraries' never below INFO, because drivers log bodies there (S13)."""
 
 import logging
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ OWN = ["zq.requests", "zq.storage.mongodb", "__main__"]
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """What was set before is set again."""
+    """Restore the log levels and handlers after the test."""
     root = logging.getLogger()
     own = [logging.getLogger(name) for name in ("zq", "__main__", "httpx")]
     former, handlers = [each.level for each in [root, *own]], list(root.handlers)
-    logging.getLogger("httpx").setLevel(logging.NOTSET)  # as where zq.client, which no server has, is not imported
+    logging.getLogger("httpx").setLevel(logging.NOTSET)  # as in a server, which does not import zq.client
     yield
     root.handlers[:] = handlers
     for each, level in zip([root, *own], former, strict=True):
@@ -29,7 +29,7 @@ def levels() -> Iterator[None]:
     ("level", "least"), [("DEBUG", "INFO"), ("INFO", "INFO"), ("WARNING", "WARNING"), ("ERROR", "ERROR")]
 )
 def test_the_levels_of_other_libraries_are_never_below_info(level: str, least: str) -> None:
-    """Set the levels at the start and when they are read again: zq's own level is the chosen one."""
+    """The rule applies at the start and when the level is changed later; zq's own level is the configured one."""
     logs.configure("text", "INFO")
     for change in (lambda: logs.configure("json", level), lambda: logs.set_level(level)):
         change()

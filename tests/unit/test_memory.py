@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in memory: what its scans promise, and what it says of itself. Its verbs are the engine's, tested there."""
+"""Scans and messages of the store in memory; its verbs are the ordered engine's and are tested there."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def store() -> MemoryStore:
 
 
 def test_scans_stay_within_their_bounds_in_both_directions(store: MemoryStore):
-    """The lower one belongs to the range and the upper one does not, however many steps a scan takes."""
+    """The lower bound is inclusive and the upper one exclusive, however many steps a scan takes."""
     lower, upper = (7).to_bytes(2), (2 * MAX_SCAN + 9).to_bytes(2)
     found = [int.from_bytes(key) for key, _ in store.scan("f", lower, upper)]
     assert found == list(range(7, 2 * MAX_SCAN + 9))
@@ -25,8 +25,8 @@ def test_scans_stay_within_their_bounds_in_both_directions(store: MemoryStore):
     assert list(store.scan("f", upper, lower)) == []
 
 
-def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
-    """Keys that came or went while it was under way neither end it nor make it repeat one."""
+def test_a_scan_continues_during_concurrent_writes(store: MemoryStore):
+    """Keys that are added or removed during a scan neither end it nor make it repeat a key."""
     scan = store.scan("f", b"", b"\xff\xff")
     found = [next(scan)[0]]
     store.write([("f", b"\0", b""), ("f", b"\0\1\0", b"")], [("f", (100).to_bytes(2), (MAX_SCAN).to_bytes(2))])
@@ -36,13 +36,13 @@ def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
 
 
 def test_a_store_in_memory_has_no_name():
-    """Two URIs would look like two stores that can be found again."""
+    """Two URIs would look like two stores that can be opened again."""
     with pytest.raises(StartRefused, match="must be memory:"):
         connect("memory:jobs")
 
 
-def test_a_server_in_memory_says_that_it_is_volatile():
-    """It serves without any folder, and forgets everything."""
+def test_a_server_in_memory_warns_that_it_is_volatile():
+    """The server needs no folder, and loses everything when it stops."""
     with ZqServer("memory:") as server:
         body = {"messages": [{"body": 1, "ttl": 60}]}
         assert ask(server.url, "POST", "/v2/queues/q/messages", body).status == 201

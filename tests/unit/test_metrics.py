@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted and shown, on a store that is a list of figures."""
+"""Metrics: counting, and the rendered page, on a stub store."""
 
 import threading
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
 
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test looks more than once in a second."""
+    """Disable the cache of the page, because tests read it more than once a second."""
     monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
 
 
 class Figures:
-    """A store that tells what it is told to."""
+    """A store that returns the measures and rows that a test sets."""
 
     def __init__(self) -> None:
         self.told: list[Measure] = []
@@ -76,7 +76,7 @@ def metrics(store: Figures) -> Metrics:
 
 
 def shown(metrics: Metrics) -> dict[str, float]:
-    """Each sample of the page by its name and labels as Prometheus writes them, the prefix left out."""
+    """Return each sample of the page by its name and labels in Prometheus' notation, without the prefix."""
     found = {}
     for family in text_string_to_metric_families(metrics.page().decode()):
         for sample in family.samples:
@@ -92,7 +92,7 @@ def message(claim_count: int, created: float = NOW - 3) -> Message:
 
 
 def test_work_is_counted(metrics: Metrics) -> None:
-    """Each event adds to its metrics, and to those only."""
+    """Each event changes only its own metrics."""
     before = shown(metrics)
     metrics.posted(A, [Draft("1", b"1", 60, 0, "c"), Draft("2", b"1", 300, 0, "c")])
     metrics.claimed(A, Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
@@ -127,7 +127,7 @@ def test_work_is_counted(metrics: Metrics) -> None:
 
 
 def test_a_sweep_is_counted(metrics: Metrics) -> None:
-    """Its time, what it removed, its rests, and whether it had to end early."""
+    """A sweep's duration, removals and pauses are counted, and whether it reached its limit."""
     metrics.swept(2.5, 10, True, 0.5)
     metrics.swept(0.1, 0, False, 0.0)
     metrics.throttled(2.0, 0.1)
@@ -152,7 +152,7 @@ def test_a_refusal_is_counted_by_its_cause(metrics: Metrics) -> None:
 
 
 def test_a_page_shows_the_state_of_the_server(metrics: Metrics) -> None:
-    """The state of the moment of the scrape. Without a certificate and without quotas, there are no samples."""
+    """The page shows the state at the time of the scrape; without a certificate or quotas their samples are omitted."""
     state: dict[str, Any] = {"leaving": False, "expires": None, "names": False}
     uses = {"stored_bytes": LargestUse(0.5, "acme")}
     metrics.register(
@@ -187,7 +187,7 @@ def test_the_mode_is_a_number(metrics: Metrics) -> None:
 
 
 def test_values_added_together_make_the_histogram_that_they_make_one_by_one() -> None:
-    """Bounds, values between them, and beyond the last one."""
+    """The values include the bounds, values between them, and one beyond the last bound."""
     bounds, values = (0.1, 1.0, 10.0), [0.0, 0.1, 0.11, 1.0, 9.9, 10.0, 10.5, 0.05]
     registry = CollectorRegistry()
     one, other = (Histogram(name, "", buckets=bounds, registry=registry) for name in "ab")
@@ -198,7 +198,7 @@ def test_values_added_together_make_the_histogram_that_they_make_one_by_one() ->
 
 
 def test_a_request_counts_under_its_route(metrics: Metrics) -> None:
-    """By method, route and status; long polls have a histogram of their own."""
+    """Requests are counted by method, route and status; long polls have their own histogram."""
     for _ in range(3):
         metrics.answered("GET", "/v2/queues", 200, 0.003, False)
     metrics.answered("POST", "/v2/queues/{queue}/claims", 204, 9.0, True)
@@ -210,8 +210,8 @@ def test_a_request_counts_under_its_route(metrics: Metrics) -> None:
     assert "request_seconds_count{method=POST,route=/v2/queues/{queue}/claims}" not in page
 
 
-def test_what_a_caller_makes_up_makes_no_new_lines(metrics: Metrics) -> None:
-    """Methods that there are not and paths that lead nowhere count together."""
+def test_invented_methods_and_paths_add_no_samples(metrics: Metrics) -> None:
+    """Unknown methods and unmatched paths share one sample each."""
     for invented in ("BREW", "SPAM", "EGGS"):
         metrics.answered(invented, "", 404, 0.001, False)
     requests = {name: value for name, value in shown(metrics).items() if name.startswith("requests_total")}
@@ -219,7 +219,7 @@ def test_what_a_caller_makes_up_makes_no_new_lines(metrics: Metrics) -> None:
 
 
 def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metrics) -> None:
-    """Some of the requests fall due to be added while others are noted."""
+    """Some buffered requests are added to the metrics while others are recorded."""
     each, threads = 5 * MAX_BUFFERED, 4
 
     def work() -> None:
@@ -236,8 +236,8 @@ def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metr
     assert page["storage_seconds_count{verb=messages.post}"] == each * threads
 
 
-def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -> None:
-    """Gauges as they are; what is not defined is left out."""
+def test_a_page_has_the_measures_of_the_store(store: Figures, metrics: Metrics) -> None:
+    """Gauges are shown unchanged; measures without a definition are omitted."""
     store.told = [
         Measure("expired_waiting", 7),
         Measure("store_bytes", 5, (("part", "data"),)),
@@ -256,7 +256,7 @@ def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -
 
 
 def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted on from one look to the next; a store that was opened anew begins at 0."""
+    """The totals continue from one scrape to the next; a reopened store restarts its counts at 0."""
     monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
     monkeypatch.setattr("zq.serving.metrics.collector.AGE_FACTOR", 0)
     metrics = counting(store)
@@ -269,7 +269,7 @@ def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyP
 
 
 def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the page of another process has them, and that of this one when the store is away."""
+    """The pages of other processes then have the totals, as does this process's page when the store is down."""
     monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
     monkeypatch.setattr("zq.serving.metrics.collector.AGE_FACTOR", 0)
     metrics = counting(store)
@@ -279,8 +279,8 @@ def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.M
     assert shown(metrics)["store_syncs_total"] == 4
 
 
-def test_a_page_says_that_the_store_does_not_answer(store: Figures, metrics: Metrics) -> None:
-    """The page has everything else; the store is not asked again at once, nor for what it would not answer either."""
+def test_a_page_reports_that_the_store_does_not_respond(store: Figures, metrics: Metrics) -> None:
+    """The page has all other samples; the store is not queried again at once, and only once."""
     store.failing = True
     metrics.poll_refused()
     for _ in range(3):
@@ -293,7 +293,7 @@ def test_a_page_says_that_the_store_does_not_answer(store: Figures, metrics: Met
 
 
 def test_queues_are_summed_up(store: Figures, metrics: Metrics) -> None:
-    """Each state over all queues; the oldest ready message of all."""
+    """Each state is summed over all queues; the age is that of the oldest ready message of all queues."""
     store.rows = [(A, Depth(1, 2, 3, 4, NOW - 5)), (B, Depth(10, 20, 30, 40, NOW - 7)), (C, Depth())]
     page = shown(metrics)
     assert page["queues"] == 3
@@ -302,8 +302,8 @@ def test_queues_are_summed_up(store: Figures, metrics: Metrics) -> None:
     assert page["queue_oldest_ready_seconds"] == 7
 
 
-def test_no_queue_is_shown_as_none(metrics: Metrics) -> None:
-    """Zeros, not gaps."""
+def test_a_store_without_queues_is_shown_as_zeros(metrics: Metrics) -> None:
+    """Without queues, the page has zeros and no gaps."""
     page = shown(metrics)
     assert page["queues"] == 0
     assert page["queue_messages{state=ready}"] == 0
@@ -311,7 +311,7 @@ def test_no_queue_is_shown_as_none(metrics: Metrics) -> None:
 
 
 def test_queues_have_lines_of_their_own_on_request(store: Figures, metrics: Metrics) -> None:
-    """From the next page on, and no longer than that; as many as the option says."""
+    """The samples appear from the next page on and disappear with the option; their number is limited."""
     store.rows = [(A, Depth(1)), (C, Depth(2, oldest_ready=NOW - 4))]
     metrics.page()
     metrics.configure(MetricsOptions(per_queue=True, max_queues=5, max_counted=77))
@@ -326,7 +326,10 @@ def test_queues_have_lines_of_their_own_on_request(store: Figures, metrics: Metr
 
 
 def test_dead_letters_have_an_age_of_their_own(store: Figures, metrics: Metrics) -> None:
-    """They are left out of the oldest ready messages, where every alert on consumers looks; by project, past a page."""
+    """Dead-letter queues are excluded from the oldest ready message, on which alerts are based.
+
+    A dead-letter queue is identified by its project too, even if its source queue is listed on another page.
+    """
     many = [(QueueRef("acme", f"q{number:03}"), Depth()) for number in range(2 * PAGE)]
     dead, same_name = QueueRef("acme", "dead"), QueueRef("other", "dead")
     store.rows = [*many, (dead, Depth(1, oldest_ready=NOW - 9)), (same_name, Depth(1, oldest_ready=NOW - 2))]
@@ -342,7 +345,7 @@ def test_dead_letters_have_an_age_of_their_own(store: Figures, metrics: Metrics)
 
 
 def test_removals_are_counted_by_queue_up_to_a_bound(store: Figures) -> None:
-    """What is too many counts under a queue without a name; nothing is told unless it is asked for."""
+    """Queues beyond the limit share a sample without a name; without the option there are no such samples."""
     metrics = counting(store, per_queue=True, max_queues=2)
     for queue in (A, B, C, A, C):
         metrics.expired(10, queue)
@@ -357,15 +360,15 @@ def test_removals_are_counted_by_queue_up_to_a_bound(store: Figures) -> None:
     assert not [name for name in shown(quiet) if name.startswith("queue_expired")]
 
 
-def test_many_pages_cost_the_store_one_look(store: Figures, metrics: Metrics) -> None:
-    """The queues are looked at once in ten seconds, however many read."""
+def test_many_pages_query_the_store_once(store: Figures, metrics: Metrics) -> None:
+    """The queues are queried once in ten seconds, however many clients scrape."""
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: metrics.page(), range(20)))
     assert [asked for asked in store.asked if asked.startswith("depths")] == ["depths 1000 10000"]
 
 
-def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> None:
-    """By a clock that the test moves."""
+def test_a_result_is_cached_for_its_time_and_a_failure_for_a_second() -> None:
+    """The test advances the clock."""
     moment, answers = [0.0], ["one", Unavailable("down"), "two"]
     asked: list[float] = []
 
@@ -385,8 +388,8 @@ def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> No
     assert asked == [0.0, 10.0, 16.0]
 
 
-def test_what_takes_long_to_ask_is_asked_seldom() -> None:
-    """At most a twentieth of the time."""
+def test_a_slow_call_is_made_less_often() -> None:
+    """The calls take at most a twentieth of the time."""
     moment, asked = [0.0], 0
 
     def ask() -> int:
@@ -403,7 +406,7 @@ def test_what_takes_long_to_ask_is_asked_seldom() -> None:
 
 
 def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics) -> None:
-    """While a page waits for it, any number of requests is counted."""
+    """Requests are counted while a page waits for the store."""
     asked, answer = threading.Event(), threading.Event()
 
     def hang(now: float) -> Sequence[Measure]:
@@ -423,7 +426,7 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
 
 
 def test_a_page_is_rendered_once_a_second_for_all_readers(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
+    """Other readers get the same bytes, also concurrently, and a new page after that second (S7)."""
     monkeypatch.setattr(metrics._pages, "_ttl", lambda _: 3600.0)
     page = metrics.page()
     metrics.woken(True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder in which worker processes count: whose it is, and what becomes of it when its owner is killed."""
+"""The folder of worker processes' metrics: its owner, and its removal after the owner was killed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ BEGIN = (
 
 
 def begin() -> tuple[subprocess.Popen[str], Path]:
-    """A process that has begun and stays, and its folder."""
+    """Start a process that creates its folder and keeps running; return the process and the folder."""
     command = [sys.executable, "-c", f"{BEGIN}; time.sleep(60)"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -27,7 +27,7 @@ def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
 
 
 def test_a_folder_goes_with_its_owner_or_with_the_next_one_to_begin() -> None:
-    """A living owner keeps its folder; a killed one's is removed by the next."""
+    """The folder of a running owner is kept; that of a killed owner is removed by the next process that starts."""
     living, its = begin()
     killed, left = begin()
     assert its.is_dir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store whose verbs are timed is the same store."""
+"""Timing of a store's verbs, which does not change the verbs."""
 
 import inspect
 
@@ -15,7 +15,7 @@ QUEUE = QueueRef("acme", "jobs")
 
 
 class Shelf:
-    """Enough of a store to be asked something; every other verb is missing."""
+    """A stub store with a few verbs."""
 
     def __init__(self) -> None:
         class Verbs:
@@ -32,7 +32,7 @@ class Shelf:
 
 
 class Listener(Events):
-    """Keeps what it is told."""
+    """A listener that records the verbs and their times."""
 
     def __init__(self) -> None:
         self.verbs: list[str] = []
@@ -44,14 +44,14 @@ class Listener(Events):
 
 
 class ListedMessages:
-    """One verb with the interface's signature."""
+    """A controller of messages with one verb that has the interface's signature."""
 
     def list(self, queue: QueueRef, marker: int, limit: int, view: ListFilter, now: float) -> Page:
         return Page([], str(marker))
 
 
 def test_each_verb_is_reported_with_its_time() -> None:
-    """Arguments and answers go through; every listener is told."""
+    """Arguments and results are passed through; every listener is notified."""
     one, other = Listener(), Listener()
     storage = measure_verbs(Shelf(), one, other)
     assert storage.messages.post(QUEUE, [], 1.0, once=None) == ("post", (QUEUE, [], 1.0), {"once": None})
@@ -61,7 +61,7 @@ def test_each_verb_is_reported_with_its_time() -> None:
 
 
 def test_a_verb_that_fails_is_reported_too() -> None:
-    """And still fails."""
+    """The error is raised to the caller too."""
     listener = Listener()
     storage = measure_verbs(BrokenStore(down), listener)
     with pytest.raises(Unavailable):
@@ -71,7 +71,7 @@ def test_a_verb_that_fails_is_reported_too() -> None:
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_every_verb_of_the_interface_is_there(controller: str) -> None:
-    """And nothing else."""
+    """Each controller has exactly the public names of its interface."""
     interface = CONTROLLERS[controller]
     promised = {name for name, _ in inspect.getmembers(interface, inspect.isfunction) if name[0] != "_"}
     promised |= set(inspect.get_annotations(interface))
@@ -79,7 +79,7 @@ def test_every_verb_of_the_interface_is_there(controller: str) -> None:
 
 
 def test_a_verb_keeps_its_signature() -> None:
-    """Whoever looks at it sees the driver's."""
+    """`inspect.signature` returns the driver's signature."""
     store = Shelf()
     store.messages = type("Both", (type(store.queues),), {"list": ListedMessages.list})()
     listing = measure_verbs(store, NO_EVENTS).messages.list
@@ -87,7 +87,7 @@ def test_a_verb_keeps_its_signature() -> None:
 
 
 def test_the_rest_is_the_stores_own() -> None:
-    """Told to the store itself."""
+    """Attributes and methods other than verbs are the store's own."""
     store = Shelf()
     same = measure_verbs(store, NO_EVENTS)
     assert same.is_prompt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ages, leases and ids."""
+"""Ages, leases and ids of messages."""
 
 import re
 
@@ -11,7 +11,7 @@ NOW = 1_800_000_000.0
 
 
 def test_an_age_is_rounded_down_and_never_negative():
-    """Whole seconds, and 0 for a message that another server's faster clock has dated (contract 1.7)."""
+    """An age is in whole seconds, and 0 if another server's faster clock dated the message (contract 1.7)."""
     moments = [(0, 0.999), (0, 1.999), (0, 61.5), (1, 0.5), (NOW, NOW + 3600)]
     assert [age(since, now) for since, now in moments] == [0, 1, 61, 0, 3600]
     assert type(age(0, 61.5)) is int
@@ -25,27 +25,27 @@ def test_an_age_is_rounded_down_and_never_negative():
 def test_a_claim_lengthens_a_life_that_would_end_before_it(
     ttl: int, claim_ttl: int, grace: int, lives: int, second: int
 ):
-    """The table of contract 8.1, in seconds and in milliseconds."""
+    """The cases are those of contract 8.1, in seconds and in milliseconds."""
     posted = int(NOW) * second
     expires, ends = posted + ttl * second, posted + claim_ttl * second
     assert Lease("c1", claim_ttl, grace).extend(ttl, expires, ends, second) == (lives, posted + lives * second)
 
 
 def test_a_life_is_lengthened_from_the_claim_s_end_on():
-    """For a message that was old when it was claimed, ttl and expiry follow from the claim, not from the post."""
+    """For a message that is old when it is claimed, TTL and expiry follow from the claim, not from the post."""
     assert Lease("c1", 60, 30).extend(120, NOW + 20, NOW + 60, 1.0) == (90, NOW + 90)
 
 
 def test_ids_are_thirty_two_hex_digits_and_differ():
-    """Free of everything that the client's parsing of hrefs trips over (contract 1.7)."""
-    ids = new_ids(5000, NOW) + new_ids(1000, NOW)  # as of two servers in one millisecond
+    """Ids contain no character that the client's parsing of hrefs cannot handle (contract 1.7)."""
+    ids = new_ids(5000, NOW) + new_ids(1000, NOW)  # as if two servers created ids in one millisecond
     assert len(set(ids)) == 6000
     assert all(re.fullmatch("[0-9a-f]{32}", id) for id in ids)
     assert new_ids(0, NOW) == []
 
 
 def test_ids_rise_with_time():
-    """Stores insert nearly in order: a later millisecond sorts later, far into the future too."""
+    """A later millisecond sorts later, so that stores insert nearly in order."""
     moments = [NOW, NOW + 0.001, NOW + 1, NOW + 86400, 4_000_000_000.0]
     ids = [new_ids(1, moment)[0] for moment in moments]
     assert ids == sorted(ids)

@@ -113,7 +113,7 @@ def test_a_watch_survives_a_failure_and_keeps_the_mode(modes: Modes, failure: Ex
 
 
 def test_a_watch_reads_the_mode_if_the_free_space_is_unknown() -> None:
-    """Free space counts as it was last read."""
+    """The last free space that could be read still counts."""
 
     def fail() -> bool:
         raise OSError(5, "Input/output error")
@@ -149,7 +149,7 @@ def test_a_push_to_a_websocket_waits_silently_until_the_mode_allows_it(caplog: p
 @pytest.mark.parametrize("has_low_space", [True, False], ids=["low-space", "no_posts"])
 @pytest.mark.parametrize("grouping", Grouping)
 def test_a_mode_refuses_sqs_messages(has_low_space: bool, grouping: Grouping) -> None:
-    """A single one and a batch, to a standard queue and to a FIFO queue."""
+    """Single messages and batches are refused, for standard and FIFO queues."""
     storage, queue = connect("memory:"), QueueRef("acme", "jobs")
     broker = Broker(storage, ManualClock(storage.now()))
     metadata = wire.encode({ATTRIBUTES: {"fifo": grouping is Grouping.ORDERED}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feed that wakes other processes: verbs never wait for it, and what comes in quick succession is coalesced."""
+"""The feed that wakes other processes: verbs do not wait for it, and notices in quick succession are coalesced."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ OTHER = QueueRef("\ud800", "other")
 
 
 class Capped:
-    """A collection that notes what is inserted, and can be held up or fail."""
+    """A collection that records inserted documents and can block or fail."""
 
     def __init__(self) -> None:
         self.documents: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ class Capped:
 
 
 class StoreClient:
-    """As much of a port as the feed needs."""
+    """The part of the client that the feed uses."""
 
     def __init__(self, capped: Capped) -> None:
         self.database = {"feed": capped}
@@ -61,8 +61,8 @@ def names(capped: Capped) -> list[list[list[str]]]:
     return [document["q"] for document in capped.documents]
 
 
-def test_what_is_noted_during_a_write_goes_with_the_next_one(feed: Feed, capped: Capped):
-    """Each queue once, and no verb has waited; texts go as BSON can hold them."""
+def test_notices_during_a_write_are_part_of_the_next_one(feed: Feed, capped: Capped):
+    """Each queue is written once and no verb waits; names are written in a form that BSON can represent."""
     feed.announce(JOBS)
     assert capped.entered.acquire(timeout=PATIENCE)
     for _ in range(100):
@@ -77,7 +77,7 @@ def test_what_is_noted_during_a_write_goes_with_the_next_one(feed: Feed, capped:
 
 
 def test_a_write_that_fails_is_forgotten(feed: Feed, capped: Capped):
-    """It is a hint: the next one is written all the same."""
+    """A notice is only a hint: after a failed write, the next notice is written as usual."""
     capped.failures = 1
     capped.open.set()
     feed.announce(JOBS)
@@ -87,8 +87,8 @@ def test_a_write_that_fails_is_forgotten(feed: Feed, capped: Capped):
     feed.close()
 
 
-def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
-    """So that a process that posts and ends wakes waiting listeners."""
+def test_closing_writes_pending_notices(feed: Feed, capped: Capped):
+    """A process that posts and exits still wakes waiting listeners."""
     capped.open.set()
     for number in range(50):
         feed.announce(QueueRef("acme", str(number)))
@@ -97,7 +97,7 @@ def test_closing_writes_what_was_noted(feed: Feed, capped: Capped):
 
 
 def test_an_entry_is_written_before_the_feed_is_read(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
-    """Each time: a cursor that begins while the first entry of all is being written never gets any."""
+    """A cursor on an empty collection never returns a document, so each cursor is opened after a write."""
     found: list[int] = []
 
     def find(*_: object, **__: object) -> None:
@@ -113,7 +113,7 @@ def test_an_entry_is_written_before_the_feed_is_read(feed: Feed, capped: Capped,
 
 
 def test_the_own_listener_is_notified_at_once(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch):
-    """Before anything is written, and not again by the feed."""
+    """The listener is notified before the notice is written, and not again by the feed."""
     monkeypatch.setattr(feed, "_follow", lambda: None)
     received: list[QueueRef] = []
     feed.listen(received.append)
@@ -138,7 +138,7 @@ def test_a_purge_that_cannot_be_written_is_not_forgotten(feed: Feed, capped: Cap
 
 
 class Heard:
-    """A listener of a project, and the documents of batches that others publish there."""
+    """A listener of a project, and the batches that other processes publish there."""
 
     def __init__(self, feed: Feed, floor: int = 0) -> None:
         self.told: list[tuple[int | None, int]] = []
@@ -146,14 +146,14 @@ class Heard:
 
 
 def batch(sequence: int, count: int = 1) -> list[dict[str, Any]]:
-    """A batch as it is stored."""
+    """Return the stored documents of a batch."""
     place = topic_log.LogPosition(sequence, 0, "")
     return list(topic_log.documents(topic_log.key("acme"), "news", [Entry(b"1", 60)] * count, 0, place))
 
 
 @pytest.fixture
 def quiet(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
-    """A feed that does not read what others write."""
+    """Return a feed that does not read notices of other processes."""
     monkeypatch.setattr(feed, "_follow", lambda: None)
     capped.open.set()
     yield feed
@@ -161,12 +161,12 @@ def quiet(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def others(feed: Feed, *notices: Notice) -> None:
-    """Another process publishes."""
+    """Pass on the notices of another process."""
     feed._pass_on({"w": "another", "q": [], "t": encode(notices)})
 
 
 def test_listeners_of_topics_are_notified_of_batches(quiet: Feed):
-    """Of this process's and of others', each with the sequence before it; not of those before the subscription."""
+    """Each notification has the previous sequence; batches from before the subscription are not passed on."""
     heard = Heard(quiet, floor=3)
     others(quiet, Notice("acme", 3, batch(1, 3)), Notice("other", 9, batch(9)))
     quiet.publish("acme", batch(4, 2))
@@ -175,14 +175,14 @@ def test_listeners_of_topics_are_notified_of_batches(quiet: Feed):
 
 
 def test_batches_that_are_not_carried_are_hints(quiet: Feed):
-    """The listener learns up to where it has to read."""
+    """A notice without a batch notifies the listener up to which sequence to read."""
     heard = Heard(quiet)
     quiet._pass_on({"w": "another", "q": [], "t": [["acme", 2, []]]})
     assert heard.told == [(None, 2)]
 
 
 def test_purges_and_breaks_of_the_feed_are_losses(quiet: Feed):
-    """A purge of before the subscription is none."""
+    """A purge from before the subscription is not a loss."""
     heard = Heard(quiet, floor=2)
     others(quiet, Notice("acme", 1, None))
     assert heard.told == []
@@ -194,14 +194,14 @@ def test_purges_and_breaks_of_the_feed_are_losses(quiet: Feed):
 
 
 def test_no_batch_of_before_a_purge_is_passed_on_after_it(quiet: Feed):
-    """Its notice may come late; the listener reads again what is left."""
+    """The notice of an older batch may be late; the listener reads the remaining batches again."""
     heard = Heard(quiet)
     others(quiet, Notice("acme", 1, None), Notice("acme", 1, batch(1)), Notice("acme", 2, batch(2)))
     assert heard.told == [(None, 0), (2, 1)]
 
 
 def test_a_subscription_that_has_ended_is_not_notified(quiet: Feed):
-    """Neither of batches nor of losses; another one goes on."""
+    """An ended subscription is notified neither of batches nor of losses; other subscriptions still are."""
     ended, other = Heard(quiet), Heard(quiet)
     for _ in range(2):
         ended.end()
@@ -211,7 +211,7 @@ def test_a_subscription_that_has_ended_is_not_notified(quiet: Feed):
 
 
 def test_the_feed_carries_small_batches_and_names_the_log_of_others():
-    """All that fits, in the order of publishing; the first that does not fit and all behind it are left to the log."""
+    """The feed carries the first batches that fit, in order of publishing; the rest is read from the log."""
     entries = [Entry(b"1" * (MAX_BATCH_BYTES // 2 - 100), 60)]
     documents = [
         one

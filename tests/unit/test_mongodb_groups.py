@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What grouped queues cost MongoDB: few keys of an index for a line, however much stands in it; and others nothing."""
+"""Costs of grouped queues on MongoDB: few index keys for a group of any size, and none for other queues."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ def scene(storage: MongoStorage, clock: ManualClock, queue: QueueRef) -> Scene:
 
 @ON_MONGODB
 @pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
-def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
-    """As the server itself explains it; and the first of them is the head."""
+def test_heads_of_groups_are_found_by_one_key_each(scene: Scene, kind: Grouping):
+    """The server's query plan reads one key for each group, and the first message of each group is its head."""
     scene.storage.queues.create(scene.queue, b"{}", kind)
     new = drafts(GROUPS * EACH, scene.now)
     sent = [Draft(one.id, one.body, 60, 0, "alice", group=f"g{at % GROUPS}") for at, one in enumerate(new)]
@@ -41,8 +41,8 @@ def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
     assert found == {layout.group_fields(kind, group)["h1"]: sequence for group, sequence in first.items()}
 
 
-def test_a_line_is_in_the_index_of_its_order_alone():
-    """The name says which it is, and no other document has such a field."""
+def test_a_group_is_only_in_the_index_of_its_order():
+    """The field's value shows the order, and documents of queues without groups have no such field."""
     ordered, fair = (layout.group_fields(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
     assert (groups.index_of(ordered), groups.index_of(fair)) == (layout.ORDERED, layout.FAIR)
     assert ordered[1:] == fair[1:]
@@ -52,7 +52,7 @@ def test_a_line_is_in_the_index_of_its_order_alone():
 
 @ON_MONGODB
 def test_queues_without_groups_are_served_by_no_more_commands(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    """One to find and one to change; and nothing of lines is stored."""
+    """A claim needs one command to find and one to update messages, and no group field is stored."""
     ids = scene.post(6)
     scene.take(1)
     with counted(scene, monkeypatch) as commands:
@@ -74,7 +74,7 @@ def test_queues_without_groups_are_served_by_no_more_commands(scene: Scene, monk
 
 @contextmanager
 def counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[str]]:
-    """The commands that are sent to the collection of messages meanwhile."""
+    """Record the commands that are sent to the collection of messages."""
     client, sent = scene.storage._client, []
     with monkeypatch.context() as patch:
         for name in ("command", "cursor_command"):

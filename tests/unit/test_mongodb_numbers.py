@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of MongoDB beyond what a 32-bit integer and a float hold."""
+"""MongoDB counters beyond the range of a 32-bit integer and of a float's exact integers."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from zq.storage.mongodb import MongoStorage
 def test_a_store_that_has_counted_far_answers_in_plain_numbers(
     storage: MongoStorage, clock: ManualClock, queue: QueueRef, counted: int
 ) -> None:
-    """As after years of messages, each counter set ahead."""
+    """The counters are set to values as after years of messages."""
     scene = Scene(storage, clock, queue)
     scene.post(1)
     scene.pop(1, history=600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How published batches are stored in MongoDB: large ones in parts, and nothing meets the documents of queues."""
+"""Published batches in MongoDB: large ones in several documents, and no collision with documents of queues."""
 
 import itertools
 
@@ -14,13 +14,13 @@ PROJECTS = ["", "a", "a/", "1:a/", "l", "l1:a/", "\ud800", "\u0661"]
 
 
 def stored(entries: list[Entry], topic: str = "news") -> list[layout.BsonDocument]:
-    """The documents as they come back from BSON."""
+    """Return the documents after a round trip through BSON."""
     made = topic_log.documents(topic_log.key("acme"), topic, entries, 7000, POSITION)
     return [decode(encode(document), layout.CODEC) for document in made]
 
 
-def test_a_batch_comes_back_through_bson():
-    """Topic, bodies, ttls and checksums, lone surrogates included; it expires with its last message."""
+def test_a_batch_survives_bson():
+    """Topic, bodies, TTLs, checksums and lone surrogates are preserved; the batch expires with its last message."""
     entries = [Entry(b"1", 60), Entry(b'"\xff"', 300, "MD5:1"), Entry(b"", 60, "\ud800")]
     [found] = stored(entries, "n\udfff.\U0001f600")
     assert topic_log.to_batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
@@ -28,8 +28,8 @@ def test_a_batch_comes_back_through_bson():
     assert sorted(found["t"]) == [[60, 2], [300, 1]]
 
 
-def test_a_batch_that_is_too_large_lies_in_several_documents():
-    """Each within what the server takes; together they are the batch, and they know that they belong together."""
+def test_a_large_batch_is_stored_in_several_documents():
+    """Each document is within the server's limit, and each refers to the previous sequence."""
     entries = [Entry(b"1" * (3 << 20), 60 + at) for at in range(7)] + [Entry(b"2", 60)] * 1000
     found = stored(entries)
     assert len(found) > 2
@@ -42,8 +42,8 @@ def test_a_batch_that_is_too_large_lies_in_several_documents():
     assert len({document["_id"] for document in found}) == len(found)
 
 
-def test_no_log_meets_another_or_a_queue():
-    """Whatever projects and queues are called; known keys included."""
+def test_keys_of_logs_and_queues_never_collide():
+    """Keys differ whatever projects and queues are called."""
     logs = [topic_log.key(project) for project in PROJECTS]
     queues = [layout.key(QueueRef(project, name)) for project in PROJECTS for name in [*PROJECTS, "x"]]
     for one, other in itertools.permutations([*logs, *queues], 2):

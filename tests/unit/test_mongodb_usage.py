@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How MongoDB's figures of usage come about: counts of one server at a time, by an index, of who was asked for."""
+"""Usage counts on MongoDB: by one server at a time, on an index, for the projects that were queried."""
 
 import random
 from collections.abc import Callable
@@ -34,18 +34,18 @@ def scene(storage: MongoStorage, clock: ManualClock, queue: QueueRef) -> Scene:
 
 @pytest.fixture
 def other(open_store: Callable[[], MongoStorage], scene: Scene):
-    """Another server."""
+    """Yield a scene on another server."""
     opened = open_store()
     yield Scene(opened, scene.clock, scene.queue)
     opened.close()
 
 
 def counts(scene: Scene) -> list[str]:
-    """Projects that have been counted by rounds, or are being."""
+    """Return the projects that rounds have counted or are counting."""
     return [document.ref.name for document in scene.storage.documents.list("", KIND, "", "", 10, scene.now).items]
 
 
-def test_nobody_is_counted_who_is_not_asked_for(scene: Scene):
+def test_only_queried_projects_are_counted(scene: Scene):
     fill(scene)
     scene.tick(60)
     scene.storage.maintain(scene.now)
@@ -67,7 +67,7 @@ def test_before_the_first_count_figures_are_a_lower_bound(scene: Scene):
 
 
 def test_a_count_reads_keys_and_a_sample_of_bodies(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    """Explained by the server itself."""
+    """The server's query plan reads index keys and only a sample of the bodies."""
     stored = fill(scene)
     monkeypatch.setattr(usage, "MAX_SAMPLE", 300)
     monkeypatch.setattr(usage.random, "randrange", lambda _: 0)
@@ -90,8 +90,8 @@ def documents_read(client, stages, hint: str) -> int:
     return int(stats["totalDocsExamined"])
 
 
-def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    """Where each second message has gone, the sample may fall on the others."""
+def test_messages_with_a_common_residue_are_sampled(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    """If every second message was deleted, the sample may select only deleted sequences."""
     monkeypatch.setattr(usage, "MAX_SAMPLE", 100)
     ids = post(scene, *[10] * 400)
     scene.delete_many(ids[1::2])
@@ -101,7 +101,7 @@ def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: 
 
 
 def test_the_last_verbs_are_in_counts_of_rounds(scene: Scene, monkeypatch: pytest.MonkeyPatch):
-    """All figures come from rounds here, as where there are many messages."""
+    """All counts come from rounds here, as for projects with many messages."""
     monkeypatch.setattr(usage, "SMALL_PROJECT", 1)
     EstimatedRandomCalls(scene, random.Random(18)).run(200)
 
@@ -128,8 +128,10 @@ def noting(function, calls: list[str]):
     return noted
 
 
-def test_another_server_counts_where_one_has_died_at_it(scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch):
-    """As soon as the lease has lapsed, and not before."""
+def test_another_server_counts_after_the_death_of_the_first(
+    scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    """The other server starts the count once the lease has expired, not before."""
     stored = fill(scene)
     monkeypatch.setattr(scene.storage._usages, "_count_all", dies)
     used(scene)
@@ -168,8 +170,8 @@ def test_a_count_by_a_clock_that_was_ahead_is_made_again(scene: Scene):
     assert figures(scene)[0] == MANY - 500
 
 
-def test_what_earlier_versions_posted_counts_too(scene: Scene):
-    """Their counters of queues say nothing of it; the first count finds it."""
+def test_messages_of_earlier_versions_count(scene: Scene):
+    """The queue counters of earlier versions do not include these messages; the first count does."""
     stored = fill(scene)
     scene.storage._client.messages.update_many({}, {"$unset": {"n1": "", "w1": ""}})
     assert is_close(wait_for_usage(scene), MANY, stored)
@@ -179,8 +181,8 @@ def test_what_earlier_versions_posted_counts_too(scene: Scene):
     assert figures(scene) == (messages + 1, bytes_before + size(20)[1])
 
 
-def test_a_queue_made_again_brings_nothing_along(scene: Scene):
-    """Its counter is kept, but not what entered the former one."""
+def test_a_recreated_queue_starts_at_zero(scene: Scene):
+    """The deleted queue's counter is kept, but its messages do not count for the new queue."""
     fill(scene)
     wait_for_usage(scene)
     scene.storage.queues.delete(scene.at("a").queue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of the embedded store: a leap ahead of the machine's clock is not believed before it has lasted."""
+"""The clock of the embedded store: a jump ahead of the machine's clock is not trusted until it has lasted."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ JOBS = QueueRef("acme", "jobs")
 
 
 class Machine:
-    """A machine whose clock can be set; ``ran`` = how long it has been on."""
+    """A machine whose clock can be set; ``ran``: its uptime in seconds."""
 
     def __init__(self) -> None:
         self.ran = 1000.0
@@ -34,7 +34,7 @@ class Machine:
         return self.ran
 
     def run(self, seconds: float, clock: StorageClock) -> float:
-        """Let time pass, while the clock is read every two seconds; what it tells in the end."""
+        """Advance the time, reading the clock every two seconds; return the last reading."""
         for _ in range(int(seconds / 2)):
             self.ran += 2
             told = clock.now()
@@ -57,15 +57,15 @@ def clock(machine: Machine) -> StorageClock:
 
 
 @pytest.mark.parametrize("step", [0.0, 1.0, LEAP, -1.0, -HOUR])
-def test_a_small_step_and_one_back_are_told_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
-    """A server's clock slews after a step back, and knows by how much it is off."""
+def test_a_small_step_and_a_step_back_are_followed_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
+    """A server's clock slews after a step back and knows its offset."""
     machine.ahead += step
     assert clock.now() == pytest.approx(machine.wall())
     assert clock.distrusted_lead == 0
 
 
-def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
-    """For five minutes time goes on as if there had been none, and what is doubted is told."""
+def test_a_jump_is_trusted_when_it_has_lasted(machine: Machine, clock: StorageClock, caplog) -> None:
+    """For five minutes the clock ignores the jump and reports the distrusted lead."""
     clock.now()
     machine.ahead += HOUR
     assert machine.run(LASTING - 2, clock) == pytest.approx(machine.wall() - HOUR)
@@ -78,8 +78,8 @@ def test_a_leap_is_believed_when_it_has_lasted(machine: Machine, clock: StorageC
     ]
 
 
-def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageClock) -> None:
-    """Neither in what is told nor in what the store has to remember; the next leap has to last anew."""
+def test_a_jump_that_is_reverted_has_no_effect(machine: Machine, clock: StorageClock) -> None:
+    """The jump changes neither the reported nor the stored time, and the next jump has to last the whole time again."""
     for _ in range(3):
         machine.ahead += HOUR
         machine.run(LASTING - 4, clock)
@@ -89,8 +89,8 @@ def test_a_leap_that_goes_back_leaves_nothing(machine: Machine, clock: StorageCl
         assert clock.distrusted_lead == 0
 
 
-def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: StorageClock) -> None:
-    """Each further leap begins the waiting anew."""
+def test_each_further_jump_restarts_the_wait(machine: Machine, clock: StorageClock) -> None:
+    """Each further jump restarts the wait."""
     began = clock.now() - machine.ran
     for _ in range(3):
         machine.ahead += HOUR
@@ -99,7 +99,7 @@ def test_a_clock_that_leaps_on_has_to_last_where_it_is(machine: Machine, clock: 
 
 
 class Shifted:
-    """This process's wall clock, shifted; and what it says of the machine's uptime."""
+    """The wall clock of this process, shifted, and the machine's uptime."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shift = 0.0
@@ -117,7 +117,7 @@ def shifted(monkeypatch: pytest.MonkeyPatch) -> Shifted:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[], OrderedStorage]]:
-    """A function that opens the store as a process does that was started anew."""
+    """Yield a function that opens the store like a restarted process."""
     stores: list[OrderedStorage] = []
 
     def reopen() -> OrderedStorage:
@@ -132,7 +132,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[], OrderedStorage]]:
         stores.pop().close()
 
 
-# Of a length that lies apart from its message's record.
+# A body of a length that is stored apart from its message's record.
 BODY = b'"%s"' % (layout.SHORT * b"x")
 
 
@@ -148,8 +148,8 @@ def listed(storage: OrderedStorage) -> list[str]:
     ]
 
 
-def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shifted: Shifted) -> None:
-    """Sweeps, reads and claims while the clock is wrong, a start in the middle, and one afterwards."""
+def test_a_temporary_jump_of_an_hour_loses_and_redelivers_nothing(opened, shifted: Shifted) -> None:
+    """The test sweeps, reads, claims and restarts while the clock is wrong, and restarts once afterwards."""
     storage = opened()
     kept = post(storage, 1800, 3)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 1800, 60), 1), storage.now())
@@ -174,8 +174,8 @@ def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shi
         storage = opened()
 
 
-def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) -> None:
-    """What has expired by then is gone; the next start knows nothing of a leap."""
+def test_a_lasting_jump_is_trusted_across_a_start(opened, shifted: Shifted) -> None:
+    """Messages that have expired by the new time are removed; the next start does not distrust the clock."""
     storage = opened()
     post(storage, 1800)
     storage.ping()
@@ -190,8 +190,8 @@ def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) 
     assert opened().clock_lead() == 0
 
 
-def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was believed before it says nothing: a machine that was off for an hour is no machine that leapt."""
+def test_a_boot_of_the_machine_resets_the_clock(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a boot, the stored time is not compared: a machine that was off for an hour has not jumped."""
     storage = opened()
     storage.ping()
     monkeypatch.setattr(startup, "read_boot_id", lambda: b"another")
@@ -199,8 +199,8 @@ def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatc
     assert opened().clock_lead() == 0
 
 
-def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -> None:
-    """The difference that the metric and ``/readyz`` go by is the true one, an hour, from the first look on."""
+def test_a_servers_clock_reports_the_jump_and_continues(opened, shifted: Shifted) -> None:
+    """The offset in the metric and in ``/readyz`` is the true one, an hour, from the first refresh on."""
     storage = opened()
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     for step, expected in ((HOUR, -HOUR), (-HOUR, 0), (-HOUR, HOUR)):
@@ -211,9 +211,11 @@ def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -
         assert clock.now() == pytest.approx(before, abs=5)
 
 
-def test_no_compaction_destroys_bodies_while_a_leap_is_doubted(opened, shifted: Shifted) -> None:
-    """RocksDB's filter goes by the true clock, which here stands an hour ahead of the store's; so it takes the body as
-    soon as the store believes that, and not before."""
+def test_no_compaction_drops_bodies_while_a_jump_is_distrusted(opened, shifted: Shifted) -> None:
+    """RocksDB's filter uses the machine's clock, here an hour ahead of the store's.
+
+    It drops the body as soon as the store trusts that time, and not before.
+    """
     shifted.shift = -HOUR
     storage = opened()
     ids = post(storage, 600)

@@ -21,7 +21,6 @@ RECORDS = [
 
 
 def applied(entries: dict[tuple[str, bytes], bytes], writes: list) -> dict[tuple[str, bytes], bytes]:
-    """Return the entries after the writes."""
     after = dict(entries)
     for family, key, value in writes:
         if value is None:
@@ -38,7 +37,7 @@ def stored(record: StoredMessage) -> dict[tuple[str, bytes], bytes]:
 @pytest.mark.parametrize("old", RECORDS)
 @pytest.mark.parametrize("new", RECORDS)
 def test_changes_of_a_message_equal_the_difference_of_its_entries(old: StoredMessage, new: StoredMessage) -> None:
-    """No entry is written that does not differ."""
+    """Only entries that differ are written."""
     writes = message_changes(KEY, old.index_fields(), new)
     expected = difference(message_entries(PROJECT, KEY, old), message_entries(PROJECT, KEY, new))
     assert sorted(writes, key=str) == sorted(expected, key=str)
@@ -55,7 +54,7 @@ def test_a_removal_leaves_no_entry(record: StoredMessage, body: bytes | None) ->
 
 @pytest.mark.parametrize("record", RECORDS)
 def test_each_entry_leads_to_its_message(record: StoredMessage) -> None:
-    """The check and salvage find the message of an entry."""
+    """The integrity check and salvage find the message of an entry by its key and value."""
     for family, key, value in message_entries(PROJECT, KEY, record):
         assert value is not None
         assert MESSAGE_OF[family](key, value) == KEY

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the embedded store gives space back by reading and by sweeping, and what claims do where nothing is removed."""
+"""Space that the embedded store reclaims by reading and by sweeping, and claims while expired messages are kept."""
 
 import time
 from collections.abc import Iterator
@@ -64,19 +64,19 @@ READS = {
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_a_reader_meets_is_removed_behind_its_back(storage: OrderedStorage, read):
-    """With all that leads to it, in a moment, and counted as the reader's."""
+def test_expired_messages_that_a_reader_finds_are_removed_in_the_background(storage: OrderedStorage, read):
+    """The messages are removed soon after the read, with their index entries, and counted as removed by reading."""
     ids = post(storage, 300)
     read(storage, ids)
     await_stored(storage, 0)
     assert all(stored(storage, family) == 0 for family in ("bodies", "available", "expiry", "ids"))
-    # They are counted when they have gone.
+    # Removals are counted after the messages are removed.
     wait_for(lambda: figure(storage, "expired_removed_total", "read") == 300, 60, "all are counted")
     assert storage.maintain(NOW + 60) == 0
 
 
-def test_a_reader_that_meets_nothing_expired_hands_over_nothing(storage: OrderedStorage, monkeypatch):
-    """Neither claimed nor popped nor ready ones have expired."""
+def test_a_reader_that_finds_no_expired_message_removes_nothing(storage: OrderedStorage, monkeypatch):
+    """Claims, pops and listings hand no unexpired message to the remover."""
     ids = post(storage, 300, ttl=600)
     monkeypatch.setattr(storage._handle.context.lazy_queue, "offer", pytest.fail)
     for read in READS.values():
@@ -84,7 +84,6 @@ def test_a_reader_that_meets_nothing_expired_hands_over_nothing(storage: Ordered
 
 
 def test_off_nothing_is_removed_by_reading(storage: OrderedStorage):
-    """Readers hand over nothing."""
     configure(storage, OFF)
     ids = post(storage, 300)
     for read in READS.values():
@@ -93,11 +92,11 @@ def test_off_nothing_is_removed_by_reading(storage: OrderedStorage):
     assert stored(storage) == 300
 
 
-def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(storage: OrderedStorage):
-    """And found by a sweep: nothing is lost."""
+def test_removals_beyond_the_queue_size_are_dropped_and_counted(storage: OrderedStorage):
+    """A sweep removes the dropped messages later."""
     configure(storage, Expiry(delete_queue_size=5, compaction_filter=False))
     ids = post(storage, 100)
-    with storage._handle as (_, registry), registry.locked(JOBS):  # the remover has to wait for the queue
+    with storage._handle as (_, registry), registry.locked(JOBS):  # the remover has to wait for the queue's lock
         storage.messages.get(JOBS, ids, NOW + 60)
     assert figure(storage, "delete_queue_capacity") == 5
     dropped = figure(storage, "delete_queue_dropped_total")
@@ -107,8 +106,8 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(storage: Ordere
     assert figure(storage, "expired_removed_total", "sweep") == dropped
 
 
-def test_what_was_given_longer_life_meanwhile_stays(storage: OrderedStorage):
-    """The remover looks again, by the moment at which the reader had seen it expired."""
+def test_a_message_prolonged_before_its_removal_stays(storage: OrderedStorage):
+    """The remover checks the expiry again, by the time at which the reader saw the message as expired."""
     [message] = post(storage, 1)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 600, 60), 1), NOW)
     lazy_queue = storage._handle.context.lazy_queue
@@ -121,8 +120,8 @@ def test_what_was_given_longer_life_meanwhile_stays(storage: OrderedStorage):
     assert [m.id for m in storage.messages.get(JOBS, [message], NOW + 60)] == [message]
 
 
-def test_a_store_closes_with_a_full_queue_of_leftovers(tmp_path):
-    """They are forgotten."""
+def test_a_store_closes_with_a_full_queue_of_removals(tmp_path):
+    """Closing discards the remaining removals; a later sweep does them."""
     opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
     ids = post(opened, 1000)
     opened.messages.get(JOBS, ids, NOW + 60)
@@ -133,8 +132,8 @@ def test_a_store_closes_with_a_full_queue_of_leftovers(tmp_path):
     again.close()
 
 
-def test_a_claim_writes_nothing_for_what_has_expired(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """It steps over thousands of them, and the next one does not meet them again."""
+def test_a_claim_writes_nothing_for_expired_messages(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """A claim skips thousands of expired messages, and the next claim does not read them again."""
     configure(storage, OFF)
     post(storage, 4000)
     [living] = post(storage, 1, ttl=600)
@@ -152,8 +151,11 @@ def test_a_claim_writes_nothing_for_what_has_expired(storage: OrderedStorage, mo
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_claims_get_past_any_number_of_expired_messages_that_nobody_removes(tmp_path, restarted: bool):
-    """Each goes a bounded way; one that is put back in front is found at once, and what lies behind, right after it."""
+def test_claims_skip_any_number_of_expired_messages(tmp_path, restarted: bool):
+    """Each claim skips a bounded number of messages.
+
+    A message that is released at the front is found at once, and the messages after it with the next claim.
+    """
     opened = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0, expiry=OFF)
     first, *_ = post(opened, 1, ttl=600)
     for _ in range(12):
@@ -180,8 +182,8 @@ def test_claims_get_past_any_number_of_expired_messages_that_nobody_removes(tmp_
     opened.close()
 
 
-def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
-    """Whatever is put before, into and behind the stretch that was walked over."""
+def test_a_ready_cursor_shows_every_entry_added_since(storage: OrderedStorage):
+    """The entries are inserted before, within and after the range that the cursor has passed."""
     with storage._handle as (store, _):
         keys = [b"key%02d" % number for number in range(20)]
         store.write([("available", key, b"") for key in keys])
@@ -196,8 +198,8 @@ def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
         assert [key for key, _ in ready_cursor.entries(store, keys[3])] == [keys[2]]
 
 
-def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(storage: OrderedStorage, monkeypatch):
-    """Each step begins where the last one ended, however few things a step may remove."""
+def test_a_large_deleted_queue_is_removed_in_steps_without_rescanning(storage: OrderedStorage, monkeypatch):
+    """Each step begins where the last one ended, however little a step may remove."""
     post(storage, 1000)
     storage.messages.pop(JOBS, 500, NOW, history=3600)
     storage.queues.delete(JOBS)
@@ -211,7 +213,7 @@ def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(
 
 
 def test_a_deleted_queue_is_cleared_despite_a_damaged_idempotency_result(storage: OrderedStorage):
-    """A repeated request reads the result, and removal needs only its key."""
+    """Only a repeated request reads the result; the removal needs only its key."""
     draft = Draft(new_ids(1, NOW)[0], b"1", 600, 0, "alice")
     storage.messages.post(JOBS, [draft], NOW, idempotency_key=IdempotencyKey("once", b"digest", 3600))
     with storage._handle as (store, _):
@@ -223,7 +225,7 @@ def test_a_deleted_queue_is_cleared_despite_a_damaged_idempotency_result(storage
 
 
 def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: OrderedStorage):
-    """A backlog of expired messages holds up neither what a purge left nor records of history."""
+    """A backlog of expired messages delays neither the remains of a purge nor expired history entries."""
     configure(storage, Expiry(delete_on_read=False))
     storage.messages.post(JOBS, [Draft(id, b"1", 600, 0, "alice") for id in new_ids(20, NOW)], NOW)
     storage.messages.pop(JOBS, 20, NOW, 60)
@@ -239,8 +241,8 @@ def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: Or
         assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))) == []
 
 
-def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorage):
-    """From the second empty claim on: nothing that came before now can be ready, unless it is put there anew."""
+def test_an_empty_queue_is_not_rescanned_after_a_sweep(storage: OrderedStorage):
+    """From the second empty claim on, entries before the current time are skipped unless an entry was added there."""
     configure(storage, Expiry(delete_on_read=False))
     post(storage, 3000)
     storage.maintain(NOW + 61, None, Steps(1000, 10_000))

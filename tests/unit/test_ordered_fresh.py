@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the embedded store that are in no index: fresh ones, and how claims merge them with all others."""
+"""Fresh messages of the embedded store, which are in no index, and their merge with indexed messages in claims."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -68,8 +68,8 @@ def sound(storage: OrderedStorage, now: float = NOW) -> bool:
         return Integrity(store, layout.ms(now)).report().contradictions == 0
 
 
-def test_what_was_posted_and_taken_was_in_no_index(storage: OrderedStorage):
-    """Neither before nor after; what is claimed, delayed or given back is in one."""
+def test_fresh_messages_are_in_no_index(storage: OrderedStorage):
+    """Fresh messages are never indexed; claimed, delayed and released ones are."""
     ids = post(storage, 5)
     assert indexed(storage) == 0
     assert pop(storage, 2) == ids[:2]
@@ -83,8 +83,8 @@ def test_what_was_posted_and_taken_was_in_no_index(storage: OrderedStorage):
     assert sound(storage)
 
 
-def test_both_orders_are_one(storage: OrderedStorage):
-    """Released, lapsed and delayed messages come between fresh ones, by the moment since when they are available."""
+def test_fresh_and_indexed_messages_share_one_order(storage: OrderedStorage):
+    """Released and delayed messages and those of expired claims are merged with fresh ones by available-at."""
     first = post(storage, 4)
     assert claim(storage, 2, name="a.a") == first[:2]
     assert claim(storage, 1, name="a.b", ttl=5) == first[2:3]
@@ -100,8 +100,8 @@ def test_both_orders_are_one(storage: OrderedStorage):
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_a_start_does_not_walk_over_what_was_taken(tmp_path: Path, settled: bool):
-    """Where fresh messages begin is written with each claim."""
+def test_a_start_does_not_rescan_claimed_messages(tmp_path: Path, settled: bool):
+    """Each claim stores where the fresh messages begin."""
     with closing(opened(tmp_path)) as storage:
         ids = post(storage, 50)
         assert claim(storage, 20) == ids[:20]
@@ -132,7 +132,7 @@ def test_a_change_that_fails_takes_nothing(storage: OrderedStorage, monkeypatch:
 def test_a_claim_steps_over_few_delayed_messages_however_many_there_are(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
 ):
-    """Fresh messages with many others between are indexed, until the ones before have been taken."""
+    """Fresh messages behind many delayed ones are indexed until those before them have been claimed."""
     first = post(storage, 1)
     for _ in range(5):
         post(storage, 1000, delay=600)
@@ -155,8 +155,8 @@ def test_a_claim_steps_over_few_delayed_messages_however_many_there_are(
     assert sound(storage)
 
 
-def test_claims_of_one_second_look_once_into_the_index(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """If it has nothing for that second; what is put there meanwhile is found nevertheless."""
+def test_claims_of_one_second_read_the_index_once(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """The index is not read again if it had no entry for that second, except after an entry was added."""
     ids, delayed = post(storage, 60), post(storage, 1, delay=3)
     looked: list[str] = []
     with storage._handle as (store, _):
@@ -184,7 +184,7 @@ def _noted(items: Iterator[tuple[bytes, bytes]], family: str, read: list[str]) -
 
 
 def test_delayed_messages_between_fresh_ones_are_stepped_over(storage: OrderedStorage):
-    """A few of them: the fresh ones stay in no index."""
+    """Up to `MAX_GAP` delayed messages are skipped, and the fresh ones stay out of the index."""
     ids: list[str] = []
     for _ in range(10):
         ids += post(storage, 1)
@@ -195,8 +195,8 @@ def test_delayed_messages_between_fresh_ones_are_stepped_over(storage: OrderedSt
     assert sound(storage)
 
 
-def test_messages_of_a_false_future_stand_behind_later_ones(storage: OrderedStorage):
-    """The clock went far ahead and came back: what is posted then is available at once."""
+def test_messages_from_a_false_future_come_after_later_ones(storage: OrderedStorage):
+    """The clock jumped far ahead and back; messages that are posted afterwards are available at once."""
     future = post(storage, 2, at=NOW + FALSE_FUTURE + 100, ttl=2 * FALSE_FUTURE)
     ids = [*post(storage, 1), *post(storage, 2)]
     assert storage.queues.ready(JOBS, 100, NOW).next == NOW + FALSE_FUTURE + 100
@@ -207,8 +207,8 @@ def test_messages_of_a_false_future_stand_behind_later_ones(storage: OrderedStor
     assert sound(storage)
 
 
-def test_what_a_bound_of_bytes_left_is_taken_next(storage: OrderedStorage):
-    """Of both kinds, in their order."""
+def test_messages_beyond_a_byte_limit_are_taken_next(storage: OrderedStorage):
+    """Fresh and released messages keep their order."""
     ids = post(storage, 6, body=b"0123456789")
     claim(storage, 2)
     storage.claims.release(JOBS, "a.a", NOW)
@@ -219,7 +219,7 @@ def test_what_a_bound_of_bytes_left_is_taken_next(storage: OrderedStorage):
 
 
 def test_a_message_that_was_handed_out_too_often_stays_for_other_claims(storage: OrderedStorage):
-    """With a bound of none each fresh one is met so; the bound may be another at the next claim."""
+    """If no claim is allowed, each fresh message is spent at once; the next claim may have another limit."""
     ids = post(storage, 3)
     claimed = storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 0), 2, max_claims=0), NOW)
     assert claimed.claim is None
@@ -228,8 +228,8 @@ def test_a_message_that_was_handed_out_too_often_stays_for_other_claims(storage:
     assert claim(storage, 9) == ids
 
 
-def test_a_purged_queue_begins_anew(storage: OrderedStorage):
-    """Fresh messages of before are not looked for."""
+def test_a_purged_queue_forgets_its_fresh_messages(storage: OrderedStorage):
+    """Fresh messages from before the purge are not read."""
     post(storage, 3)
     storage.queues.purge(JOBS)
     ids = post(storage, 2)
@@ -240,7 +240,7 @@ def test_a_purged_queue_begins_anew(storage: OrderedStorage):
 
 
 def test_depths_count_fresh_messages(storage: OrderedStorage):
-    """Beside lapsed ones, whether all are counted or not; the oldest is the one that was available first."""
+    """Messages of expired claims are counted too, up to a limit; the oldest is the first that became available."""
     post(storage, 4)
     claim(storage, 2, ttl=5)
     post(storage, 3, at=NOW + 3)
@@ -251,7 +251,7 @@ def test_depths_count_fresh_messages(storage: OrderedStorage):
 
 @pytest.mark.parametrize("wrong", [{"fresh_head": 1}, {"fresh_tail": 2}], ids=["head", "tail"])
 def test_a_check_finds_fresh_messages_that_no_claim_would_find(tmp_path: Path, wrong: dict[str, int]):
-    """They are in no index, so the counters must lead to them."""
+    """Fresh messages are in no index, so that only the counters lead to them."""
     with closing(opened(tmp_path)) as storage:
         post(storage, 3)
     store = Store(tmp_path / "store", layout.FAMILIES, "never", 0)

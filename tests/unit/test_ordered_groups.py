@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What claims hold in the embedded store is listed in groups: one entry for messages that were claimed together."""
+"""Groups of claimed messages in the embedded store: one index entry for messages that were claimed together."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,13 +53,13 @@ def held(storage: OrderedStorage, name: str = "a.a", now: float = NOW) -> list[s
 
 
 def groups(storage: OrderedStorage) -> list[int]:
-    """How many messages each entry lists."""
+    """Return the number of messages in each group."""
     with storage._handle as (store, _):
         return [len(layout.decode_group(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
 
 
 def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
-    """A large one has several, none of which is large."""
+    """A large claim has several groups of limited size."""
     ids = post(storage, 10 + 2 * layout.GROUP)
     assert claim(storage, 10) == ids[:10]
     assert groups(storage) == [10]
@@ -69,8 +69,8 @@ def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
     assert held(storage, "a.b") == ids[10:]
 
 
-def test_what_leaves_a_claim_is_listed_no_more(storage: OrderedStorage):
-    """Deleted, popped, moved, released or taken over; with the last one the entry goes."""
+def test_a_message_that_leaves_a_claim_leaves_its_group(storage: OrderedStorage):
+    """A message that is deleted, moved, released or claimed again leaves its group; empty groups are removed."""
     ids = post(storage, 9)
     claim(storage, 9)
     storage.messages.delete(JOBS, ids[:1], NOW, claims=["a.a"])
@@ -87,7 +87,7 @@ def test_what_leaves_a_claim_is_listed_no_more(storage: OrderedStorage):
 
 
 def test_a_renewed_claim_is_listed_with_its_new_end(storage: OrderedStorage):
-    """Wholly, and in place of the former entry; a renewal that changes nothing leaves it."""
+    """The group is replaced as a whole; a renewal that does not change the end keeps it."""
     ids = post(storage, 5)
     claim(storage, 5)
     for end, ttl in ((60, 60), (600, 600)):
@@ -97,8 +97,8 @@ def test_a_renewed_claim_is_listed_with_its_new_end(storage: OrderedStorage):
         assert held(storage, now=NOW + end) == []
 
 
-def test_a_name_that_is_claimed_anew_has_none_of_what_lapsed(storage: OrderedStorage):
-    """Though that is listed under the same name until somebody takes it."""
+def test_a_new_claim_of_a_name_has_no_messages_of_the_expired_one(storage: OrderedStorage):
+    """Messages of the expired claim stay in their group of the same name until they are claimed again."""
     ids = post(storage, 6)
     assert claim(storage, 4) == ids[:4]
     assert claim(storage, 2, now=NOW + 61) == ids[4:]
@@ -110,7 +110,6 @@ def test_a_name_that_is_claimed_anew_has_none_of_what_lapsed(storage: OrderedSto
 
 
 def test_expired_messages_leave_their_group(storage: OrderedStorage):
-    """When they are removed."""
     post(storage, 3, ttl=100)
     claim(storage, 3)
     assert storage.maintain(NOW + 101) == 3
@@ -118,7 +117,7 @@ def test_expired_messages_leave_their_group(storage: OrderedStorage):
 
 
 def test_a_former_queue_leaves_no_group(storage: OrderedStorage):
-    """Of those that messages had left before, neither."""
+    """Groups that some messages had already left are removed too."""
     ids = post(storage, 5)
     claim(storage, 4)
     storage.messages.delete(JOBS, ids[:1], NOW)
@@ -128,7 +127,7 @@ def test_a_former_queue_leaves_no_group(storage: OrderedStorage):
 
 
 def test_depths_count_the_claimed_up_to_their_bound(storage: OrderedStorage):
-    """Within a group, too."""
+    """The limit applies within a group too."""
     post(storage, 20)
     claim(storage, 8)
     claim(storage, 5, "a.b")
@@ -137,7 +136,7 @@ def test_depths_count_the_claimed_up_to_their_bound(storage: OrderedStorage):
 
 
 def test_groups_go_on_after_a_start(tmp_path: Path):
-    """No number is given twice, so that no group is mixed with another."""
+    """No group number is used twice, so that groups are not mixed."""
     with closing(opened(tmp_path)) as storage:
         ids = post(storage, 6)
         claim(storage, 2)
@@ -147,8 +146,8 @@ def test_groups_go_on_after_a_start(tmp_path: Path):
         assert held(storage, now=NOW + 61) == ids[2:4]
 
 
-def test_a_group_that_cannot_be_read_holds_up_nobody(tmp_path: Path):
-    """Its messages can be deleted, and once the claim has lapsed they are handed out."""
+def test_an_unreadable_group_does_not_block_consumers(tmp_path: Path):
+    """The group's messages can be deleted, and are available once the claim has expired."""
     with closing(opened(tmp_path)) as storage:
         ids = post(storage, 8)
         claim(storage, 6)
@@ -161,8 +160,8 @@ def test_a_group_that_cannot_be_read_holds_up_nobody(tmp_path: Path):
 
 
 @pytest.mark.parametrize("wrong", ["one less", "one more", "another end"])
-def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wrong: str):
-    """Whichever of the two is wrong."""
+def test_a_check_finds_a_group_that_contradicts_its_records(tmp_path: Path, wrong: str):
+    """The check finds a wrong group and a wrong record."""
     with closing(opened(tmp_path)) as storage:
         post(storage, 4)
         claim(storage, 3)
@@ -178,14 +177,14 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
 
 
-def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: OrderedStorage):
-    """With all that has the same end; a message that is handled twice is in the last one's."""
+def test_messages_held_until_another_end_have_their_own_group(storage: OrderedStorage):
+    """Messages with the same end share a group; a message that is handled twice is in the group of its last end."""
     post(storage, 6)
     ids = claim(storage, 6)
     wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
     handles = [MessageHandle(id, "a.a", 1, hold) for id, hold in wanted]
     assert storage.claims.handle(JOBS, handles[:3], NOW) == [HandleOutcome.DONE] * 3
-    assert groups(storage) == [6]  # the end is the same
+    assert groups(storage) == [6]  # the end has not changed
     assert storage.claims.handle(JOBS, handles[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
     assert sorted(groups(storage)) == [1, 1, 3]
     assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
@@ -196,8 +195,8 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     assert groups(storage) == [4]
 
 
-def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: OrderedStorage):
-    """So that the index alone says what a claim holds."""
+def test_messages_that_expire_before_their_hold_have_their_own_group(storage: OrderedStorage):
+    """The index then shows by itself which messages a claim holds."""
     short, long = post(storage, 2, ttl=70), post(storage, 2)
     claim(storage, 4)
     assert (

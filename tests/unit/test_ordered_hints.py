@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What listings of the embedded engine remember of blocks that have nothing to show, and for whom (attack S7)."""
+"""The memory of blocks without visible messages, for listings of the embedded engine, by client (attack S7)."""
 
 import random
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def listed(storage: Storage, without: str, marker: int = 0) -> list[int]:
     return [int(message.id, 16) for message in found]
 
 
-def test_who_hides_his_own_messages_steps_over_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second listing decodes the last block, not all; others see each message, and he what others post."""
+def test_a_listing_without_own_messages_skips_their_blocks(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second listing decodes only the last block; other clients see each message, and the client sees theirs."""
     from zq.storage.ordered import layout
 
     post(storage, 0, [OWN] * 100 * BLOCK)
@@ -49,8 +49,8 @@ def test_who_hides_his_own_messages_steps_over_them(storage: Storage, monkeypatc
     assert listed(storage, OWN) == [100 * BLOCK]
 
 
-def test_whatever_was_listed_before_a_listing_shows_all_that_it_should(storage: Storage) -> None:
-    """Messages of three clients in runs, listed by each again and again, from anywhere."""
+def test_earlier_listings_hide_no_message(storage: Storage) -> None:
+    """Three clients post runs of messages, and each lists them repeatedly from any position."""
     source = random.Random(SEED)
     clients = [OWN, OTHER, "c" * 32]
     posted: list[str] = []
@@ -64,8 +64,11 @@ def test_whatever_was_listed_before_a_listing_shows_all_that_it_should(storage: 
             assert listed(storage, without, marker) == expected[:1000]
 
 
-def test_what_is_remembered_of_clients_is_bounded() -> None:
-    """In clients, of whom the oldest goes, and in blocks of each: every other one, so that none makes a larger one."""
+def test_the_memory_of_clients_is_bounded() -> None:
+    """The number of clients is limited, the oldest being dropped, and so is the number of blocks of each.
+
+    Only every other block is recorded, so that blocks are not merged into larger ones.
+    """
     index, blocks = VisibilityIndex(), range(0, 2 * CLIENTS_BLOCKS + 1, 2)
     filters = [ListFilter(str(number)) for number in range(MAX_CLIENTS + 1)]
     for each in filters:

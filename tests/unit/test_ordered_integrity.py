@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of a whole embedded store: silent on one that is sound, and never on one that is not."""
+"""The integrity check of a whole embedded store: it reports each planted fault, and nothing on a sound store."""
 
 import time
 from collections.abc import Iterator
@@ -46,17 +46,17 @@ def uri(tmp_path) -> str:
     return f"rocksdb://{tmp_path}/store"
 
 
-# One that lies in its message's record, and one that lies apart.
+# A body that is stored in its message's record, and another that is stored apart.
 BODIES = (b'"a body"', b'"%s"' % (layout.SHORT * b"x"))
 
 
 def drafts(count: int, ttl: int = DAY) -> list[Draft]:
-    """Every third one with a body that lies apart from its record."""
+    """Return drafts; every third one has a body that is stored apart from its record."""
     return [Draft(id, BODIES[at % 3 == 1], ttl, 0, "alice") for at, id in enumerate(new_ids(count, NOW))]
 
 
 def use(storage: OrderedStorage) -> None:
-    """Everything that leaves something behind, in any state."""
+    """Use each kind of record, in each state."""
     storage.messages.post(JOBS, drafts(20), NOW, idempotency_key=IdempotencyKey("post one", b"", DAY))
     storage.messages.post(JOBS, drafts(3, ttl=60), NOW)
     storage.messages.pop(JOBS, 3, NOW, history=DAY)
@@ -86,7 +86,7 @@ def use(storage: OrderedStorage) -> None:
 
 
 def use_groups(storage: OrderedStorage) -> None:
-    """Lines whose heads are ready, held, delayed and expired, of both kinds, and some of a former queue."""
+    """Post to queues of both group orders: heads are ready, claimed, delayed and expired; some queues are purged."""
     for kind in (Grouping.ORDERED, Grouping.FAIR):
         for queue in (QueueRef("acme", f"{kind}"), QueueRef("acme", f"{kind} and purged")):
             storage.queues.create(queue, b"{}", kind)
@@ -101,7 +101,7 @@ def use_groups(storage: OrderedStorage) -> None:
 
 
 def use_topics(storage: OrderedStorage) -> None:
-    """Batches that live, were trimmed or purged, or will expire, and documents of both kinds."""
+    """Publish batches that stay, are trimmed, are purged or will expire, and put documents with and without expiry."""
     for number in range(12):
         once = IdempotencyKey(f"publish {number}", b"", DAY)
         storage.topics.publish(TopicRef("acme", f"t{number % 3}"), entries(3), NOW, Retention(1000, 24), once)
@@ -133,7 +133,7 @@ def told(uri: str) -> Report:
 
 
 def test_a_store_that_was_used_for_everything_agrees_with_itself(uri: str):
-    """Every kind of thing is looked at, in every family; what nobody reaches any more is counted apart."""
+    """Each kind of record in each family is checked; unreachable records are counted separately."""
     report = used(uri)
     assert report.examples == []
     assert report.contradictions == 0
@@ -145,14 +145,17 @@ def test_a_store_that_was_used_for_everything_agrees_with_itself(uri: str):
 
 @pytest.mark.parametrize("later", [0, 61, 3 * DAY])
 def test_sweeping_leaves_a_store_that_agrees_with_itself(uri: str, later: float):
-    """Whether it removes the ruins alone, what expired first, or everything."""
+    """The sweep removes only unreachable records, also expired ones, or everything."""
     report = used(uri, NOW + later)
     assert report.examples == []
     assert not any("former" in kind or "trimmed" in kind for kind in report.counted)
 
 
-def test_a_body_that_the_filter_took_is_no_contradiction(uri: str):
-    """Of a message that has expired; the living ones' are missed. It takes none that lies in a record."""
+def test_a_body_dropped_by_the_filter_is_not_a_contradiction(uri: str):
+    """The body's message has expired.
+
+    Missing bodies of other messages are reported. The filter never drops a body that is stored in the record.
+    """
     storage = connect(uri, sync="never", max_clock_jump=0, expiry=Expiry(compaction_filter_grace=0))
     storage.messages.post(JOBS, drafts(12, ttl=60), NOW - 1000)
     with storage._handle as (store, _):
@@ -168,7 +171,7 @@ def _first(store: Store, family: str) -> tuple[bytes, bytes]:
 
 
 LOST_UNNOTICED = ("default", "fences", "floors", "hidden", "producers")
-"""Families of which an entry, or the first one in this store, may be missing for all that the others tell."""
+"""Families whose first entry, or any entry, may be missing without a contradiction to other families."""
 PLANTED = [
     *(f"lose {name}" for name in layout.FAMILIES if name not in LOST_UNNOTICED),
     *(
@@ -185,7 +188,7 @@ PLANTED = [
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """The open store of everything, swept of ruins, which agrees with itself before and after each test."""
+    """Yield the open, used store without unreachable records, which is sound before and after each test."""
     path = tmp_path_factory.mktemp("sound") / "store"
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
@@ -198,8 +201,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("damage", PLANTED)
-def test_whatever_is_planted_is_found(sound: Store, damage: str):
-    """One entry lost, one too many, or one with another value, in each family where that can be told."""
+def test_each_planted_fault_is_found(sound: Store, damage: str):
+    """An entry is lost, added or changed in each family in which the check can notice it."""
     how, family = damage.split()
     key, value = _first(sound, family)
     stray = key[:-1] + bytes([key[-1] ^ 0x55])
@@ -229,13 +232,13 @@ def _twisted(family: str, value: bytes) -> bytes:
         return layout.encode(structs.replace(record, size=record.size + 1))
     if family == "bodies":
         return b"\0" * len(value)
-    if family == "batches":  # its last byte is free: it says how often the message was delivered
+    if family == "batches":  # its last byte, the number of deliveries, may have any value
         return value[:-1]
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"?"
 
 
-def test_a_message_of_a_number_that_no_queue_has_is_found(uri: str):
-    """With all that leads to it: it can never go."""
+def test_a_message_without_a_queue_is_found(uri: str):
+    """The message and its index entries can never be removed."""
     storage = connect(uri, sync="never", max_clock_jump=0)
     storage.messages.post(JOBS, drafts(1), NOW)
     storage.close()
@@ -248,7 +251,7 @@ def test_a_message_of_a_number_that_no_queue_has_is_found(uri: str):
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
 def test_a_store_that_is_not_there_is_refused_and_not_made(uri: str, made: bool, tmp_path):
-    """Nothing is created by a check."""
+    """A check creates no store."""
     if made:
         (tmp_path / "store").mkdir()
     with pytest.raises(StartRefused, match="no store"):
@@ -257,7 +260,7 @@ def test_a_store_that_is_not_there_is_refused_and_not_made(uri: str, made: bool,
 
 
 def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
-    """With the sentence of a second server."""
+    """The error message is that of a second server."""
     monkeypatch.setattr("zq.storage.rocksdb.files.LOCK_PATIENCE", 0.0)
     storage = connect(uri)
     with pytest.raises(StartRefused, match="in use by another process"):
@@ -265,8 +268,8 @@ def test_a_store_in_use_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch):
     storage.close()
 
 
-def test_an_open_commit_is_sound_and_what_it_lacks_is_found(uri: str):
-    """A stage that it has taken is no stray, at any slice; a message of it that is gone is told."""
+def test_an_open_commit_is_sound_and_its_missing_messages_are_found(uri: str):
+    """A stage of the commit is not reported as stray, in any slice; a missing message of the stage is reported."""
     with closing(connect(uri)) as storage:
         storage.messages.post(JOBS, drafts(4), NOW)
         storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 600, 60), 2), NOW)

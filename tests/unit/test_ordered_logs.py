@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of topics in the embedded store: what readers are told meanwhile, and what reading and clearing up cost."""
+"""Topic logs of the embedded store: gaps during a publish, and the costs of reading and of removal."""
 
 import math
 import os
@@ -33,7 +33,7 @@ def storage(tmp_path: Path) -> Iterator[OrderedStorage]:
 
 
 def publish(storage: OrderedStorage, count: int, topic: TopicRef = A, ttl: int = 600, keep: Retention = KEEP) -> int:
-    """Batches of one message; the last one's sequence."""
+    """Publish batches of one message and return the sequence of the last one."""
     return [storage.topics.publish(topic, [Entry(b"1", ttl)], NOW, keep) for _ in range(count)][-1]
 
 
@@ -43,17 +43,17 @@ def log_of(storage: OrderedStorage, project: str = "acme") -> Log:
 
 
 def entries(storage: OrderedStorage, project: str) -> int:
-    """How many batches of a log are led to by topic."""
+    """Return the number of a log's batches in the index of topics."""
     prefix = layout.number.pack(log_of(storage, project).history)
     with storage._handle as (store, _):
         return sum(1 for _ in store.scan("topics", prefix, layout.prefix_end(prefix)))
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])
-def test_a_gap_is_told_as_soon_as_it_is_there(
+def test_a_gap_is_reported_as_soon_as_it_exists(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, pattern: Pattern
 ):
-    """To a reader between the write in which batches fall off and all that the publisher does after it."""
+    """A reader sees the gap between the write that trims batches and the rest of the publish."""
     write, met = Store.write, []
 
     def watched(store: Store, writes: Any, gone: Any = ()) -> None:
@@ -68,8 +68,8 @@ def test_a_gap_is_told_as_soon_as_it_is_there(
     assert found.batches[0].sequence == found.dropped + 1 == 12
 
 
-def test_what_could_not_be_published_drops_nothing(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """A write that the store refuses is no gap."""
+def test_a_failed_publish_trims_nothing(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """A failed write causes no gap."""
     publish(storage, 90)
 
     def refuse(*_: object) -> None:
@@ -84,7 +84,7 @@ def test_what_could_not_be_published_drops_nothing(storage: OrderedStorage, monk
 
 
 def test_logs_take_turns_when_they_are_cleared(storage: OrderedStorage):
-    """One with many living topics holds up no other; only what is removed is told to the pace; a round ends."""
+    """A log with many topics does not delay others; only removals count for the pace; a round ends."""
     for topic in range(320):
         publish(storage, 1, TopicRef("big", f"t{topic}"), keep=Retention(1 << 30, 300))
     publish(storage, 40, TopicRef("big", "u"), keep=Retention(1 << 30, 300))
@@ -105,10 +105,8 @@ def test_logs_take_turns_when_they_are_cleared(storage: OrderedStorage):
     assert 100_000 - pace.left <= sum(fallen.values()) + 10
 
 
-def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
-    storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
-):
-    """A range that was removed makes RocksDB do nothing by itself; while more falls off, this does nothing either."""
+def test_space_of_trimmed_batches_of_an_idle_log_is_reclaimed(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """RocksDB does not compact after a removed range by itself; while batches are still trimmed, zq does not either."""
     monkeypatch.setattr(logs, "MIN_COMPACTED", 1 << 20)
 
     def size() -> int:
@@ -117,7 +115,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
 
     for _ in range(40):
         storage.topics.publish(A, [Entry(os.urandom(100_000), 600)], NOW, Retention(1 << 30, 80))
-    storage._handle.reopen()  # which writes what is in memory to files
+    storage._handle.reopen()  # which flushes the memtables to files
     publish(storage, 1, keep=Retention(1000, 80))
     sizes = []
     for _ in range(2):
@@ -132,7 +130,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
 
 
 def test_a_purge_copies_no_table(storage: OrderedStorage):
-    """It joins the one that is there; those that are cleared up leave it many at once."""
+    """A purge adds to the existing table; removals take many entries out at once."""
     topics = [TopicRef("acme", f"t{number}") for number in range(10)]
     for topic in topics:
         publish(storage, 1, topic)
@@ -147,10 +145,10 @@ def test_a_purge_copies_no_table(storage: OrderedStorage):
     assert len(storage.topics.read("acme", 0, 10, ALL).batches) == 1
 
 
-def test_a_reader_under_way_sees_nothing_of_what_is_purged_and_cleared_meanwhile(
+def test_a_running_read_omits_batches_purged_and_removed_in_between(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
 ):
-    """The batches stand in what it scans, and the floor is forgotten."""
+    """The scan still finds the purged batches, and the topic's floor is already removed."""
     publish(storage, 1, B)
     publish(storage, 3, A)
     scan = Store.scan
@@ -168,10 +166,10 @@ def test_a_reader_under_way_sees_nothing_of_what_is_purged_and_cleared_meanwhile
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])
-def test_what_was_swept_in_front_is_crossed_once(
+def test_swept_batches_at_the_front_are_skipped_once(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, pattern: Pattern
 ):
-    """A second look from the beginning starts where the first one found something, or at the end; also after more."""
+    """The second read starts at the first batch, or at the end if there is none, also after further sweeps."""
     publish(storage, 50, ttl=1)
     storage.maintain(NOW + 1)
     begins: list[int] = []
@@ -201,8 +199,8 @@ def test_what_was_swept_in_front_is_crossed_once(
     assert looked() == ([54, 55] if pattern is ALL else [55])
 
 
-def test_the_remembered_beginnings_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """Forgotten ones cost a walk, no message."""
+def test_the_cached_starts_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """A forgotten start costs a longer scan and loses no message."""
     monkeypatch.setattr(logs, "MAX_HEADS", 5)
     topics = [TopicRef("acme", f"t{number}") for number in range(20)]
     for topic in topics:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the embedded store keeps on disk: nothing of what expired, was dropped or went with its queue."""
+"""Disk space of the embedded store: nothing remains of expired messages, dropped stages and deleted queues."""
 
 import threading
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ KEPT = 600
 LONG_BODY = b"1" * (layout.SHORT + 1)
 KEEP = Retention(1 << 20, 1000)
 FOR_EVER = {"queues", "numbers", "tallies", "fences", "logs"}
-"""Families in which an entry stays as long as its queue or fence, or for ever."""
+"""Families whose entries stay as long as their queue or fence, or permanently."""
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def storage(tmp_path) -> Iterator[OrderedStorage]:
 
 
 def drafts(count: int) -> list[Draft]:
-    """The last one's body is apart from its record."""
+    """Return drafts; the last one's body is stored apart from its record."""
     *others, last = new_ids(count, NOW)
     return [*(Draft(id, b"1", 3600, 0, "alice") for id in others), Draft(last, LONG_BODY, 3600, 0, "alice")]
 
 
 def entries(storage: OrderedStorage) -> dict[str, int]:
-    """How many entries each family has, where it has any."""
+    """Return the number of entries in each family that has any."""
     with storage._handle as (store, _):
         counted = {name: len(list(store.scan(name, b"", b"\xff" * 64))) for name in layout.FAMILIES[1:]}
         counted["dropped"] = len(
@@ -60,7 +60,7 @@ def entries(storage: OrderedStorage) -> dict[str, int]:
 
 
 def fill(storage: OrderedStorage) -> None:
-    """Something of every kind: messages, grouped ones, records, keys, stages, a producer, a fence."""
+    """Store messages of each kind, history entries, idempotency keys, stages, a producer and a fence."""
     storage.messages.post(JOBS, drafts(9), NOW, idempotency_key=IdempotencyKey("post one", b"", KEPT))
     storage.messages.pop(JOBS, 3, NOW, history=KEPT)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 60, 60), 3), NOW)
@@ -78,7 +78,7 @@ def fill(storage: OrderedStorage) -> None:
 
 
 def fill_topics(storage: OrderedStorage) -> None:
-    """Something of every kind, of topics and records."""
+    """Publish to topics, purge one, and put a document that expires."""
     for name in ("a", "b", "a"):
         once = IdempotencyKey(f"publish {name}", b"", KEPT) if name == "b" else None
         storage.topics.publish(TopicRef("acme", name), [Entry(b"1", KEPT)], NOW, KEEP, once)
@@ -87,7 +87,7 @@ def fill_topics(storage: OrderedStorage) -> None:
 
 
 def test_what_expired_leaves_nothing(storage: OrderedStorage):
-    """A sweep after the last moment takes every entry but those of queues and fences."""
+    """A sweep after the last expiry removes all entries except those of queues and fences."""
     fill(storage)
     fill_topics(storage)
     assert set(entries(storage)) == {*layout.FAMILIES[1:], "dropped"}
@@ -96,7 +96,7 @@ def test_what_expired_leaves_nothing(storage: OrderedStorage):
 
 
 def test_a_deleted_queue_leaves_nothing(storage: OrderedStorage):
-    """Messages, records, keys and all that leads to them go at once, long before they expire."""
+    """The sweep removes messages, history entries, idempotency keys and their index entries before they expire."""
     fill(storage)
     for queue in (JOBS, DONE, LATER, STEPS):
         storage.queues.delete(queue)
@@ -106,7 +106,7 @@ def test_a_deleted_queue_leaves_nothing(storage: OrderedStorage):
 
 
 def test_a_key_of_a_queue_that_comes_later_stays_through_a_restart(storage: OrderedStorage, tmp_path):
-    """What is hidden in the queue's place is found again, and becomes the queue's when it is created."""
+    """The hidden key is found after a restart, and becomes the queue's when the queue is created."""
     once = IdempotencyKey("stage one", b"", KEPT)
     storage.transactions.stage("acme", "s", LATER, drafts(1), NOW, KEPT, 1000, once)
     storage.close()
@@ -120,7 +120,7 @@ def test_a_key_of_a_queue_that_comes_later_stays_through_a_restart(storage: Orde
 
 
 def test_a_large_history_goes_in_several_batches(storage: OrderedStorage):
-    """More records than one scan takes, of a queue that is gone; then nothing points at its number any more."""
+    """The deleted queue has more history entries than one scan reads; no entry refers to its number afterwards."""
     for _ in range(12):
         storage.messages.post(JOBS, drafts(1000), NOW)
         storage.messages.pop(JOBS, 1000, NOW, history=KEPT)
@@ -130,7 +130,7 @@ def test_a_large_history_goes_in_several_batches(storage: OrderedStorage):
 
 
 def test_a_purged_queue_keeps_its_history_through_a_restart(storage: OrderedStorage, tmp_path):
-    """Its number is a new one, that of its history is not; positions go on rising."""
+    """The purged queue gets a new number, but its history keeps its own, and positions continue to rise."""
     storage.messages.post(JOBS, drafts(2), NOW)
     storage.messages.pop(JOBS, 1, NOW, history=KEPT)
     storage.queues.purge(JOBS)
@@ -146,7 +146,7 @@ def test_a_purged_queue_keeps_its_history_through_a_restart(storage: OrderedStor
 
 
 def test_dropping_a_stage_forgets_the_expired_one_of_its_name_too(storage: OrderedStorage):
-    """Two of one name lie in the store until the sweeper comes; a drop leaves neither."""
+    """Two stages of one name may be stored until a sweep; a drop removes both."""
     for moment in (NOW, NOW + 2 * KEPT):
         storage.transactions.stage("acme", "again", JOBS, drafts(1), moment, KEPT, 1000)
     assert entries(storage)["stages"] == 2
@@ -156,7 +156,7 @@ def test_dropping_a_stage_forgets_the_expired_one_of_its_name_too(storage: Order
 
 
 def test_the_sweeper_leaves_a_stage_that_a_commit_is_reading(storage: OrderedStorage):
-    """A commit that found the stage living publishes all of it, however late it comes to that."""
+    """A commit that read the stage before its expiry publishes all of it, however long that takes."""
     storage.transactions.stage("acme", "late", JOBS, drafts(3), NOW, KEPT, 1000)
     active_expiry = threading.Thread(target=storage.maintain, args=(NOW + KEPT,))
     with storage.transactions._stripes.locked(stages.stage_lock(stages.prefix("acme", "late"))):
@@ -169,7 +169,7 @@ def test_the_sweeper_leaves_a_stage_that_a_commit_is_reading(storage: OrderedSto
 
 
 def test_a_listing_of_everything_crosses_many_entries_that_have_nothing_to_show(storage: OrderedStorage):
-    """Expired messages and records in front, more of them than are looked at under one lock."""
+    """The queue begins with more expired messages and history entries than a listing reads under one lock."""
     old = [Draft(id, b"1", 60, 0, "alice") for id in new_ids(700, NOW)]
     storage.messages.post(JOBS, old, NOW)
     storage.messages.pop(JOBS, 300, NOW, history=60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts of the embedded store: no sequence is given twice, whatever a power cut took; which stores are opened."""
+"""Starts of the embedded store: no sequence is used twice after a power failure; which stores can be opened."""
 
 import shutil
 from collections.abc import Callable
@@ -21,18 +21,18 @@ JOBS = QueueRef("acme", "jobs")
 
 
 def publish(storage: OrderedStorage) -> int:
-    """The sequence of a message of a topic."""
+    """Publish a message to a topic and return its sequence."""
     return storage.topics.publish(TopicRef("acme", "a"), [Entry(b"1", 600)], NOW, Retention(1 << 20, 80))
 
 
 def post(storage: OrderedStorage) -> int:
-    """The sequence of a message of a queue."""
+    """Post a message to a queue and return its sequence."""
     storage.messages.post(JOBS, [Draft(id, b"1", 600, 0, "alice") for id in new_ids(1, NOW)], NOW)
     return max(message.sequence for message in storage.messages.list(JOBS, 0, 100, ListFilter(), NOW).items)
 
 
 def finish(storage: OrderedStorage) -> int:
-    """The position of a record of history."""
+    """Finish a message and return the position of its history entry."""
     post(storage)
     storage.messages.pop(JOBS, 1, NOW, history=600)
     with storage._handle as (store, _):
@@ -41,8 +41,10 @@ def finish(storage: OrderedStorage) -> int:
 
 @pytest.mark.parametrize("known", [True, False], ids=["known before", "new"])
 @pytest.mark.parametrize("give", [publish, post, finish])
-def test_no_start_gives_what_another_gave_and_lost(tmp_path: Path, give: Callable[[OrderedStorage], int], known: bool):
-    """Three starts in a row of which nothing but their number is left."""
+def test_no_start_reuses_sequences_that_another_lost(
+    tmp_path: Path, give: Callable[[OrderedStorage], int], known: bool
+):
+    """Three starts in a row each lose everything except the boot epoch."""
     path, spare = tmp_path / "store", tmp_path / "spare"
     storage = connect(f"rocksdb://{path}", sync="interval", max_clock_jump=0)
     given = [give(storage)] if known else []
@@ -59,7 +61,7 @@ def test_no_start_gives_what_another_gave_and_lost(tmp_path: Path, give: Callabl
 
 @pytest.mark.parametrize("sync", ["always", "interval", "never"])
 def test_a_start_is_on_disk_before_anything_is_given_out(tmp_path: Path, sync: str, monkeypatch: pytest.MonkeyPatch):
-    """In every sync mode, at the first start and when the store is opened anew."""
+    """The start is flushed in every sync mode, at the first start and when the store is reopened."""
     flushed: list[int] = []
     flush = Store._flush
 
@@ -77,7 +79,7 @@ def test_a_start_is_on_disk_before_anything_is_given_out(tmp_path: Path, sync: s
 
 @pytest.mark.parametrize("version", [b"3", b"4"])
 def test_a_store_of_a_former_layout_is_refused_and_left_alone(tmp_path: Path, version: bytes):
-    """With its number and that of this zq; by a check, too."""
+    """The error names the store's layout and that of this version, for an integrity check too."""
     uri = f"rocksdb://{tmp_path}/store"
     storage = connect(uri, sync="never", max_clock_jump=0)
     post(storage)

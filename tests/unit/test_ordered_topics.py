@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of topics in the embedded store: their keys, how they are trimmed, what a restart or a failure leaves."""
+"""Topic logs of the embedded store: keys, trimming, and the state after a restart or a failure."""
 
 import math
 import os
@@ -42,7 +42,7 @@ def storage(path: Path) -> Iterator[OrderedStorage]:
 
 
 def publish(storage: OrderedStorage, count: int, topic: TopicRef = A, ttl: int = 600, keep: Retention = KEEP) -> int:
-    """Batches of one message; the last one's sequence."""
+    """Publish batches of one message and return the sequence of the last one."""
     return [storage.topics.publish(topic, [Entry(b"1", ttl)], NOW, keep) for _ in range(count)][-1]
 
 
@@ -52,12 +52,12 @@ def keys(storage: OrderedStorage, family: str) -> list[bytes]:
 
 
 def fallen(storage: OrderedStorage) -> int:
-    """How many logs have something to be cleared."""
+    """Return the number of logs that have trimmed batches to remove."""
     return sum(1 for key in keys(storage, "default") if key.startswith(layout.TRIMMED_LOG))
 
 
 def test_keys_end_in_the_last_sequence_and_keep_topics_apart(storage: OrderedStorage):
-    """A scan from behind a marker meets the batch that holds it first; no topic's range holds another's entries."""
+    """A scan from a marker first finds the batch that contains it; no topic's key range contains those of another."""
     odd = [TopicRef("acme", name) for name in ("a", "a\0", "a\0\0\0\0\0\0\0\0", "\udcff", "")]
     for topic in odd:
         storage.topics.publish(topic, [Entry(b"1", 600)] * 3, NOW, KEEP)
@@ -70,7 +70,7 @@ def test_keys_end_in_the_last_sequence_and_keep_topics_apart(storage: OrderedSto
 
 
 def test_a_log_is_trimmed_by_slices_in_one_range(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """One removal for an eighth of what is kept, never one for each publish; and nothing of what fell off is left."""
+    """One range is removed for an eighth of the retained batches, not for each publish; no trimmed batch remains."""
     ranges: list[object] = []
     write = Store.write
     monkeypatch.setattr(
@@ -85,8 +85,8 @@ def test_a_log_is_trimmed_by_slices_in_one_range(storage: OrderedStorage, monkey
     assert 20 <= len(ranges) <= 22
 
 
-def test_a_sweep_clears_what_led_to_the_fallen(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """In steps of any size, of all topics, some with nothing else; then the log is not looked at again."""
+def test_a_sweep_removes_index_entries_of_trimmed_batches(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """The index entries are removed in steps of any size, for all topics; afterwards the log is not scanned again."""
     publish(storage, 100, A)
     publish(storage, 50, B)
     publish(storage, 30, TopicRef("acme", "c"))
@@ -101,8 +101,8 @@ def test_a_sweep_clears_what_led_to_the_fallen(storage: OrderedStorage, monkeypa
     storage.maintain(NOW)
 
 
-def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedStorage):
-    """A pass through the topics that ends with more fallen than it began with does not forget the log."""
+def test_batches_trimmed_during_a_pass_are_removed_by_the_next(storage: OrderedStorage):
+    """If more batches are trimmed during a pass than before it, the log stays listed for the next pass."""
     publish(storage, 180)
     with storage._handle as opened:
         storage._active_expiry._batch_reclaim.clear_trimmed(opened, 5, Steps())
@@ -114,8 +114,8 @@ def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedSto
     assert len(keys(storage, "topics")) == len(keys(storage, "batches"))
 
 
-def test_what_expired_counts_until_it_has_fallen_off(storage: OrderedStorage):
-    """Its space is back at once; the totals of what is kept know nothing of it, and no gap is told for it."""
+def test_expired_batches_count_until_they_are_trimmed(storage: OrderedStorage):
+    """The space is reclaimed at once; retained totals exclude expired batches, and a reader gets no gap for them."""
     publish(storage, 85, ttl=1)
     storage.maintain(NOW + 1)
     assert keys(storage, "batches") == keys(storage, "topics") == []
@@ -126,10 +126,10 @@ def test_what_expired_counts_until_it_has_fallen_off(storage: OrderedStorage):
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the scan", "during the scan"])
-def test_a_reader_is_told_of_a_trim_while_it_reads(
+def test_a_reader_gets_a_gap_for_a_trim_during_its_read(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch, early: bool
 ):
-    """Whether it met the batches or not: they are a gap, never missing in silence."""
+    """The reader gets a gap whether it has read the batches or not; they are never missing without one."""
     publish(storage, 85)
     batches = topics._scan_batches
 
@@ -146,7 +146,7 @@ def test_a_reader_is_told_of_a_trim_while_it_reads(
 
 
 def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: OrderedStorage):
-    """Their removals are written to files, for which RocksDB compacts, though they are few."""
+    """The removals are flushed to files, so that RocksDB compacts although they are few."""
 
     def size() -> int:
         with storage._handle as (store, _):
@@ -155,7 +155,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     large = [Entry(os.urandom(100_000), 60)]
     for _ in range(20):
         storage.topics.publish(A, large, NOW, Retention(1 << 30, 80))
-    storage._handle.reopen()  # which writes what is in memory to files
+    storage._handle.reopen()  # which flushes the memtables to files
     assert size() > 2_000_000
     for _ in range(2):
         storage._housekeeping._checked_at = -math.inf
@@ -163,9 +163,11 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     wait_for(lambda: size() < 100_000, 60, "the space is back")
 
 
-def test_a_restart_skips_sequences_and_tells_no_gap(storage: OrderedStorage, path: Path):
-    """What a power cut may have taken is never given again; a reader at the old end has missed nothing, even when all
-    before it falls off."""
+def test_a_restart_skips_sequences_without_a_gap(storage: OrderedStorage, path: Path):
+    """Sequences that a power failure may have lost are never used again.
+
+    A reader at the old end has missed nothing, even when all earlier batches are trimmed.
+    """
     old = publish(storage, 10)
     storage.topics.purge(B)
     for start in (1, 2):
@@ -181,7 +183,7 @@ def test_a_restart_skips_sequences_and_tells_no_gap(storage: OrderedStorage, pat
 
 
 def test_a_killed_store_agrees_with_itself(storage: OrderedStorage, path: Path, tmp_path: Path):
-    """Copies of the open directory, as a kill leaves it, at any point of trimming, purging and sweeping."""
+    """The copies of the open directory are as after a kill, at several points of trimming, purging and sweeping."""
     for number in range(4):
         publish(storage, 50, (A, B)[number % 2])
         if number == 1:
@@ -200,7 +202,7 @@ def test_a_killed_store_agrees_with_itself(storage: OrderedStorage, path: Path, 
 
 
 def test_a_batch_of_an_earlier_version_agrees_with_its_index(storage: OrderedStorage, path: Path):
-    """Its entries have no attributes."""
+    """Entries of that version have no attributes."""
     publish(storage, 1)
     with storage._handle as (store, _):
         [(key, value)] = store.scan("batches", b"", b"\xff" * 64)
@@ -213,8 +215,8 @@ def test_a_batch_of_an_earlier_version_agrees_with_its_index(storage: OrderedSto
     assert (report.contradictions, report.examples) == (0, [])
 
 
-def test_a_floor_goes_with_what_lies_below_it(storage: OrderedStorage):
-    """A purge of nothing leaves none; other topics stay."""
+def test_a_floor_is_removed_with_the_batches_below_it(storage: OrderedStorage):
+    """A purge of an empty topic stores no floor; other topics are not affected."""
     storage.topics.purge(A)
     publish(storage, 3, B)
     storage.topics.purge(A)
@@ -231,7 +233,7 @@ def test_a_floor_goes_with_what_lies_below_it(storage: OrderedStorage):
 
 
 def test_a_purge_during_a_sweep_is_not_forgotten_with_the_one_before(storage: OrderedStorage):
-    """The sweeper cleared what the first one left, and meets another floor than it knew."""
+    """The sweep has removed the batches of the first purge, and finds another floor than the one that it read."""
     publish(storage, 3)
     storage.topics.purge(A)
     with storage._handle as (store, registry):
@@ -244,8 +246,8 @@ def test_a_purge_during_a_sweep_is_not_forgotten_with_the_one_before(storage: Or
     assert storage.topics.read("acme", 0, 10, ALL).batches == []
 
 
-def test_batches_are_told_in_order_by_whoever_settles(path: Path):
-    """Many publishers whose syncs are shared: each batch once, in sequence, and only once it is on disk."""
+def test_batches_are_passed_on_in_order_by_any_publisher(path: Path):
+    """Many publishers share syncs; each batch is passed on once, in order of sequences, after it is on disk."""
     storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
     told: list[int] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
@@ -258,8 +260,8 @@ def test_batches_are_told_in_order_by_whoever_settles(path: Path):
     storage.close()
 
 
-def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """Whoever has settled tells what lies before it, not what was published since."""
+def test_a_batch_waits_until_it_is_durable(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """A publisher whose batch is durable passes on the batches before it, not those that were published since."""
     told: list[int] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
     gates = {"first": threading.Event(), "second": threading.Event()}
@@ -275,8 +277,8 @@ def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch
         assert told == list(range(1, number + 1))
 
 
-def test_what_was_not_settled_is_never_told(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """Followers are told to forget instead, and go on once the store is open again."""
+def test_a_batch_that_is_not_durable_is_never_passed_on(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
+    """Subscribers are notified of a loss instead, and receive batches again after the store is reopened."""
     told: list[Batch | None] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch))
 
@@ -294,7 +296,7 @@ def test_what_was_not_settled_is_never_told(storage: OrderedStorage, monkeypatch
 
 
 def test_a_record_that_was_given_a_longer_life_is_not_swept(storage: OrderedStorage):
-    """Not even by a sweeper that saw it due before."""
+    """A sweeper that found the record due before checks it again."""
     ref = DocumentRef("acme", "kind", "name")
     storage.documents.put(ref, b"1", NOW, expires=NOW + 60)
     key = keys(storage, "records")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pace of a sweep: it rests in proportion to its work, yields when requests suffer, and presses on in arrears."""
+"""The pace of a sweep: pauses in proportion to work, smaller steps when requests slow down, full speed when behind."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ QUEUE = QueueRef("acme", "jobs")
 
 
 class World:
-    """A clock that stands still but for rests and work, with requests that take as long as the test says."""
+    """A clock that only pauses and work advance, with requests whose durations a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -47,7 +47,7 @@ class World:
         )
 
     def sweep(self, steps: int, work: float, meanwhile: Callable[[], None] = lambda: None) -> AdaptivePace:
-        """A round of so many steps that each take ``work`` seconds."""
+        """Run a round of ``steps`` steps that each take ``work`` seconds."""
         pace = self.round()
         for _ in range(steps):
             size = pace.step()
@@ -63,8 +63,8 @@ def world() -> World:
     return World()
 
 
-def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World) -> None:
-    """Until a round's bound, which the last step keeps; then the round is over."""
+def test_without_requests_a_sweep_has_full_steps_and_no_pauses(world: World) -> None:
+    """Without requests, the steps go on until the round's limit, to which the last step is cut."""
     pace = world.round(size=1000, max_items=2500)
     sizes = []
     while size := pace.step():
@@ -76,8 +76,8 @@ def test_with_nobody_there_a_sweep_goes_in_full_steps_without_rests(world: World
     assert world.expired == [(1000, QUEUE), (1000, QUEUE), (500, QUEUE)]
 
 
-def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World) -> None:
-    """At first the share is the least: a step of 2 ms is followed by 65 ms of rest."""
+def test_with_requests_steps_are_small_and_pauses_follow_the_share(world: World) -> None:
+    """The share begins at its minimum: a step of 2 ms is followed by 65 ms of pause."""
     world.requests(0.001)
     pace = world.round()
     assert pace.step() == MIN_STEP
@@ -89,8 +89,8 @@ def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World
 
 
 @pytest.mark.parametrize(("work", "larger"), [(0.0005, True), (0.01, False)])
-def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, larger: bool) -> None:
-    """Quick steps grow up to the option's size, slow ones stay at the least."""
+def test_the_size_of_a_step_follows_its_duration(world: World, work: float, larger: bool) -> None:
+    """The size of quick steps grows up to the option's value; that of slow steps stays at its minimum."""
     world.requests(0.001)
     pace = world.round()
     sizes = []
@@ -102,8 +102,8 @@ def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, lar
     assert MIN_STEP <= min(sizes) <= max(sizes) <= 1000
 
 
-def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world: World) -> None:
-    """Twice as long as usual is suffering; as usual is not. It rises by a constant and falls by a factor."""
+def test_the_share_falls_to_its_minimum_when_requests_slow_down_and_recovers(world: World) -> None:
+    """The share drops when requests take twice as long as usual; it rises by a constant and falls by a factor."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
     assert world.monitor.share == MAX_SHARE
@@ -116,8 +116,8 @@ def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world:
     assert world.monitor.share == MAX_SHARE
 
 
-def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) -> None:
-    """Else a long round would get used to the harm that it does."""
+def test_durations_during_a_round_do_not_change_the_baseline(world: World) -> None:
+    """Otherwise, a long round would take the delays that it causes for normal."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
     world.sweep(500, 0.001, lambda: world.requests(0.002))
@@ -127,8 +127,8 @@ def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) 
     assert world.monitor.share == INCREASE
 
 
-def test_too_few_requests_judge_nothing(world: World) -> None:
-    """One slow request among few says nothing about all."""
+def test_too_few_requests_do_not_change_the_share(world: World) -> None:
+    """A slow request among few is not taken as a sign of load."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
     world.monitor.begin()
@@ -140,8 +140,8 @@ def test_too_few_requests_judge_nothing(world: World) -> None:
     assert world.monitor.share < MAX_SHARE
 
 
-def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -> None:
-    """After five minutes of rounds that ended early; a round that comes to its end makes it yield again."""
+def test_rounds_that_stay_behind_ignore_slow_requests(world: World) -> None:
+    """After five minutes of rounds that reached their limit, the pace ignores requests until a round completes."""
     world.requests(0.001)
     world.monitor.end(exhausted=True)
     world.now += ARREARS + 1
@@ -152,15 +152,15 @@ def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -
 
 
 def test_a_server_that_stops_ends_the_round(world: World) -> None:
-    """At the next step, however much there is left."""
+    """The round ends at the next step."""
     pace = world.round()
     assert pace.step() == 1000
     world.stopping = True
     assert pace.step() == 0
 
 
-def test_after_a_quiet_moment_a_sweep_goes_in_full_steps_again(world: World) -> None:
-    """A quarter of a second without a request."""
+def test_after_a_quiet_time_a_sweep_has_full_steps_again(world: World) -> None:
+    """A quarter of a second without a request suffices."""
     world.requests(0.001)
     pace = world.round()
     assert pace.step() == MIN_STEP
@@ -169,7 +169,7 @@ def test_after_a_quiet_moment_a_sweep_goes_in_full_steps_again(world: World) -> 
 
 
 def test_the_plain_pace_ends_at_its_bound() -> None:
-    """What tests and callers without a pace of their own take."""
+    """Tests and callers without their own pace use this one."""
     pace = Steps(size=3, max_items=5)
     assert pace.step() == 3
     pace.removed(3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every text of a user is parsed or refused with the parser's own error, so that no text is answered 500."""
+"""Parsers of user input: each text is parsed or refused with the parser's own error, never with a 500."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,7 +135,7 @@ def test_a_uri_of_a_pool_is_taken_or_refused(uri: str) -> None:
 
 
 class _Everything:
-    """Hosts of which every one is allowed."""
+    """A container of hosts that allows every host."""
 
     def __contains__(self, _host: object) -> bool:
         return True
@@ -152,7 +152,7 @@ def test_a_uri_of_a_store_is_parsed_or_refused(parse: Callable[[str], object], u
 
 
 def test_a_host_that_cannot_be_encoded_is_judged_later() -> None:
-    """A label of more than 63 characters, and one that IDNA does not take."""
+    """The hosts have a label of more than 63 characters, or one that IDNA refuses."""
     judge = AddressCheck(TargetPolicy())
     for host in ("a" * 64, "xn--a", "a..b", "é" * 64):
         judge(f"http://{host}.example:8080/")
@@ -161,7 +161,7 @@ def test_a_host_that_cannot_be_encoded_is_judged_later() -> None:
 @pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile"])
 @pytest.mark.parametrize("file", ["/dev/null", "/nonexistent", "/"])
 def test_a_file_of_a_mongodb_uri_that_cannot_be_read_is_refused(option: str, file: str) -> None:
-    """PyMongo raises ``OSError`` for it, as its parser reads the URI, or as the client is constructed."""
+    """PyMongo raises ``OSError`` for such a file, when it parses the URI or when the client is constructed."""
     with pytest.raises(StartRefused, match="option"):
         mongodb.connect(f"mongodb://127.0.0.1:1/x?tls=true&replicaSet=a&{option}={file}", timeout=0.1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy files that oslo.policy takes silently are refused here, whole (tenancy 4)."""
+"""Policy files that oslo.policy accepts silently, but that zq refuses as a whole (tenancy 4)."""
 
 import subprocess
 import sys
@@ -92,8 +92,8 @@ def test_a_file_that_is_not_there_is_refused(path: Path) -> None:
         Policy(str(path))
 
 
-def test_a_reload_of_a_wrong_file_keeps_what_was(path: Path) -> None:
-    """HUP: the old rules stay, decisions that were remembered too."""
+def test_a_reload_of_a_wrong_file_keeps_the_old_rules(path: Path) -> None:
+    """After HUP, the old rules and cached decisions stay in force."""
     path.write_text('"queues:create": "role:member"\n')
     policy = Policy(str(path))
     assert not policy("queues:create", READER)
@@ -110,8 +110,8 @@ def test_a_reload_of_a_wrong_file_keeps_what_was(path: Path) -> None:
     assert policy("queues:create", MEMBER)
 
 
-def test_a_hang_up_tells_what_became_of_the_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An ERROR and a line of the audit log for a wrong one; a line for a change; nothing else."""
+def test_a_reload_is_logged_and_audited(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong file is logged as an ERROR and audited; a changed file is audited; an unchanged file is not."""
     told: list[tuple[str, str]] = []
 
     class Noted(Audit):
@@ -143,7 +143,7 @@ def test_the_file_of_the_page_is_read(path: Path) -> None:
 
 
 def test_every_rule_of_the_table_is_on_the_page() -> None:
-    """By its own name, or by the last part of it behind the first of its row."""
+    """A rule is documented by its full name, or by its last part in a row that names the prefix."""
     page = (Path(__file__).parent.parent.parent / "api-ref" / "policy.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     for rule in RULES:
@@ -159,6 +159,6 @@ def test_every_rule_may_stand_in_a_file(path: Path) -> None:
 
 
 def test_without_a_file_its_library_is_not_imported() -> None:
-    """It costs 20 MB."""
+    """The library takes 20 MB of memory."""
     code = "import sys; from zq.auth.policy import Policy; Policy(); print('oslo_policy' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many stores as one, where HTTP does not show it: which stores are open, who is told of a message, what is refused."""
+"""Several stores as one, where HTTP does not show it: open stores, notifications, and refused requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ QUEUE = QueueRef("acme", "jobs")
 
 
 class Time:
-    """Seconds that pass when a test says so."""
+    """A monotonic clock that a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -33,7 +33,7 @@ class Time:
 
 
 class Opened:
-    """What was opened and closed."""
+    """A record of the stores that were opened and closed."""
 
     def __init__(self) -> None:
         self.uris: list[str] = []
@@ -87,7 +87,7 @@ def put(catalogue: Storage, name: str, uri: str, weight: int = 1) -> None:
 
 
 def test_a_store_is_opened_when_it_is_needed_and_once(catalogue: Storage, stores: Stores, opened: Opened) -> None:
-    """And no other one."""
+    """No other store is opened."""
     put(catalogue, "p", "u")
     put(catalogue, "q", "v")
     assert opened.uris == []
@@ -98,7 +98,7 @@ def test_a_store_is_opened_when_it_is_needed_and_once(catalogue: Storage, stores
 def test_a_store_is_closed_a_while_after_its_pool_has_gone(
     catalogue: Storage, stores: Stores, opened: Opened, time: Time
 ) -> None:
-    """Requests may be with it until then; so it is with a store that the pool had before."""
+    """Requests may use the store until then; the same holds for a store that the pool had before."""
     put(catalogue, "p", "u")
     stores.get("p")
     put(catalogue, "p", "w")
@@ -118,7 +118,7 @@ def test_a_store_is_closed_a_while_after_its_pool_has_gone(
 def test_a_store_that_does_not_answer_is_not_tried_by_each_request(
     catalogue: Storage, stores: Stores, opened: Opened, time: Time
 ) -> None:
-    """For ``RETRY_INTERVAL`` seconds."""
+    """The store is not opened again for ``RETRY_INTERVAL`` seconds."""
     put(catalogue, "p", "u")
     opened.dead = True
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_a_store_that_does_not_answer_is_not_tried_by_each_request(
 
 
 def test_listeners_hear_of_stores_that_are_opened_later(catalogue: Storage, stores: Stores) -> None:
-    """Who waits for a message waits at any store."""
+    """A listener is notified of messages in any store."""
     heard: list[QueueRef] = []
     stores.listen(heard.append)
     put(catalogue, "p", "u")
@@ -143,7 +143,7 @@ def test_listeners_hear_of_stores_that_are_opened_later(catalogue: Storage, stor
 
 
 def test_a_binding_is_chosen_once(catalogue: Storage, bindings: Bindings, time: Time) -> None:
-    """Whatever weights are later, and whoever asks; it is remembered for ``CACHE_TTL`` seconds and read again then."""
+    """Later weights and other servers do not change it; it is cached for ``CACHE_TTL`` seconds and then read again."""
     put(catalogue, "p", "u")
     assert bindings.bind(QUEUE) == "p"
     put(catalogue, "p", "u", 0)
@@ -157,12 +157,12 @@ def test_a_binding_is_chosen_once(catalogue: Storage, bindings: Bindings, time: 
 
 
 def test_a_weight_is_a_share() -> None:
-    """A pool without weight has none."""
+    """A pool of weight 0 is never chosen."""
     assert {by_weight({"a": 0, "b": 3, "c": 0}) for _ in range(20)} == {"b"}
 
 
 def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindings) -> None:
-    """What is bound elsewhere is refused with both names."""
+    """A dead-letter queue that is bound to another pool is refused; the error names both queues."""
     bindings.bind(QueueRef("acme", "dead"))
     put(catalogue, "p", "u")
     bindings.pools(fresh=True)
@@ -171,8 +171,8 @@ def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindi
         bindings.bind_together(QUEUE, QueueRef("acme", "dead"))
 
 
-def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Storage, opened: Opened) -> None:
-    """One that another store has is found all the same."""
+def test_a_missing_message_is_not_reported_while_a_pool_is_unavailable(catalogue: Storage, opened: Opened) -> None:
+    """A message that another store has is found anyway."""
     now = catalogue.now()
     catalogue.messages.post(QUEUE, [Draft("a", b"1", 600, 0, "c")], now)
     put(catalogue, "p", "u")
@@ -189,7 +189,7 @@ def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Sto
 
 
 def test_claims_of_a_project_are_those_of_all_pools(catalogue: Storage, opened: Opened) -> None:
-    """Each once, page by page; a pool that is away is no pool without claims."""
+    """Each claim is listed once, over all pages; a listing with an unavailable pool fails."""
     for name in ("a", "b"):
         put(catalogue, name, f"uri-{name}")
     pooled = PooledStorage(catalogue, opened, virtual=True)
@@ -216,8 +216,8 @@ def test_claims_of_a_project_are_those_of_all_pools(catalogue: Storage, opened: 
         later.claims.list("acme", "", 100, now)
 
 
-def test_stores_of_one_process_are_no_pools_of_many(tmp_path: Path) -> None:
-    """Each server would have another one."""
+def test_a_store_in_memory_cannot_be_a_pool(tmp_path: Path) -> None:
+    """Each server would have a different store in memory."""
     file = tmp_path / "zq.conf"
     text = "[DEFAULT]\npooling = true\n[pooling:catalog]\nallowed_hosts = memory:\n[storage]\nuri = {}\n"
     file.write_text(text.format("redis://localhost/0"))
@@ -240,7 +240,7 @@ class Filling:
 
 
 def test_space_is_low_if_any_open_store_has_little(catalogue: Storage, opened: Opened) -> None:
-    """Each store is checked each time, because each keeps its own state. A check opens no store."""
+    """Each store is checked every time, because each has its own state; the check opens no store."""
     put(catalogue, "p", "u")
     pooled = PooledStorage(catalogue, opened, virtual=True)
     assert not pooled.has_low_space()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets, and what several processes leave each other of a rate (tenancy 6)."""
+"""Token buckets, and the shares of a rate among several processes (tenancy 6)."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ QUOTA = Quota(requests=10, messages=100, bytes=1000)
 
 
 class Time:
-    """A monotonic clock that is set."""
+    """A monotonic clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ class Time:
 
 
 def served(account: Account, now: float, times: int, messages: int = 0, size: int = 0) -> int:
-    """How many of so many requests at once are let in."""
+    """Return how many of ``times`` concurrent requests are admitted."""
     count = 0
     for _ in range(times):
         try:
@@ -50,7 +50,7 @@ def served(account: Account, now: float, times: int, messages: int = 0, size: in
 
 
 def test_a_burst_of_two_seconds_and_then_the_rate() -> None:
-    """20 at once of 10 a second, and 10 in each second after."""
+    """With a rate of 10 a second, 20 requests are admitted at once, and 10 in each second after."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 100) == 20
     assert [served(account, float(second), 100) for second in (1, 2, 3)] == [10, 10, 10]
@@ -65,8 +65,8 @@ def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
     assert (refusal.value.limit, refusal.value.retry_after) == ("requests", 1)
 
 
-def test_who_may_do_more_from_now_on_may_do_it_now() -> None:
-    """A debt of days at the former rate does not outlive it."""
+def test_a_raised_quota_applies_at_once() -> None:
+    """A debt that takes days at the former rate is cancelled."""
     rates = Rates(64, Time())
     account = rates.account("p", Quota(requests=0, messages=0, bytes=1))
     assert served(account, 1000.0, 2, size=1_000_000) == 1
@@ -75,8 +75,8 @@ def test_who_may_do_more_from_now_on_may_do_it_now() -> None:
 
 
 @pytest.mark.parametrize(("messages", "size", "limit"), [(500, 0, "messages"), (0, 5000, "bytes")])
-def test_what_a_request_was_is_paid_afterwards(messages: int, size: int, limit: str) -> None:
-    """One may go beyond the rate; then nothing goes until it is paid but for a burst: after 3 of 5 seconds."""
+def test_the_size_of_a_request_is_charged_afterwards(messages: int, size: int, limit: str) -> None:
+    """A request may exceed the rate; then requests are refused until the debt is small enough, after 3 of 5 seconds."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 1, messages, size) == 1
     with pytest.raises(TooManyRequests) as refusal:
@@ -87,7 +87,7 @@ def test_what_a_request_was_is_paid_afterwards(messages: int, size: int, limit: 
 
 
 def test_a_project_takes_its_share_of_threads() -> None:
-    """A quarter of eight; what has been left is free again."""
+    """The share is a quarter of eight threads; a thread that is released can be used again."""
     account = Account(Quota(requests=0, share=25), 8)
     account.enter(0.0)
     account.enter(0.0)
@@ -99,7 +99,7 @@ def test_a_project_takes_its_share_of_threads() -> None:
 
 
 def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third one waits for a place, and is refused if none becomes free in time; other requests are let in."""
+    """The third one waits, and is refused if the wait takes too long; other requests are admitted."""
     monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     account = Account(Quota(requests=0), 64)
     for _ in range(MAX_HEAVY + 1):
@@ -119,7 +119,7 @@ def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("messages", "size"), [(201, 0), (0, 2001)])
 def test_a_heavy_request_pays_an_estimate_before_it_begins(messages: int, size: int) -> None:
-    """So the next one is refused though the first one has not been answered; the difference is settled at the end."""
+    """The next request is refused although the first one is still running; the difference is settled at the end."""
     account = Account(QUOTA, 64)
     for _ in range(2):
         account.enter(0.0)
@@ -134,8 +134,8 @@ def test_a_heavy_request_pays_an_estimate_before_it_begins(messages: int, size: 
     account.begin_heavy(float, messages, size)
 
 
-def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
-    """Other processes would take it for room."""
+def test_a_refunded_estimate_is_not_a_negative_demand() -> None:
+    """Other processes would take a negative demand for free capacity."""
     account = Account(QUOTA, 64)
     account.enter(0.0)
     account.begin_heavy(float, 100, 1000)
@@ -145,8 +145,8 @@ def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
     assert account.demand() == (0, 0, 0)
 
 
-def test_heavy_requests_know_who_is_served_beside_them() -> None:
-    """A light request under way, of any project; requests of others within a moment; nobody."""
+def test_heavy_requests_know_their_contention() -> None:
+    """Contention is a light request in progress of any project, recent requests of other projects, or none."""
     processes = Rates(64, Time())
     heavy, other = (processes.account(name, Quota()) for name in ("heavy", "other"))
 
@@ -165,13 +165,13 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
     assert [contention(1.0 + CONTENTION_SECONDS * part) for part in (0.5, 1.5)] == [Contention.RECENT, Contention.NONE]
 
 
-def test_without_bounds_everything_goes_and_nothing_is_told() -> None:
+def test_without_limits_all_requests_pass_and_nothing_is_reported() -> None:
     account = Account(Quota(requests=0, messages=0, bytes=0), 64)
     assert served(account, 0.0, 1000, 1000, 10**9) == 1000
     assert account.scarcest_rate(0.0) is None
 
 
-def test_what_is_left_is_of_the_scarcest_rate() -> None:
+def test_the_remaining_rate_is_that_of_the_scarcest_limit() -> None:
     account = Account(QUOTA, 64)
     assert account.scarcest_rate(0.0) == ("requests", 10, 1)
     served(account, 0.0, 15)
@@ -182,7 +182,7 @@ def test_what_is_left_is_of_the_scarcest_rate() -> None:
 
 @given(st.floats(1, 1000), st.lists(st.floats(0, 2000), max_size=20))
 def test_a_share_is_max_min_fair(limit: float, demands: list[float]) -> None:
-    """One that wants without end gets what the others leave, and no less than an equal part; all fits in the limit."""
+    """A project with unlimited demand gets what the others leave, at least an equal part; the sum fits the limit."""
     share = fair_share(limit, demands)
     assert limit / (len(demands) + 1) - 1e-6 <= share <= limit + 1e-6
     assert abs(sum(min(demand, share) for demand in demands) + share - limit) < 1e-6 * limit * (len(demands) + 1)
@@ -190,7 +190,7 @@ def test_a_share_is_max_min_fair(limit: float, demands: list[float]) -> None:
 
 @pytest.mark.parametrize("wanted", [[300.0], [150.0, 150.0], [60.0, 300.0, 300.0], [400.0, 10.0, 10.0, 10.0]])
 def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: list[float]) -> None:
-    """Steady demand on 1 to 4 processes of one store, even or uneven: within 10 % of the limit, or of the demand."""
+    """With steady demand on 1 to 4 processes, even or uneven, the sum is within 10 % of the limit or of the demand."""
     storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
     quota = Quota(requests=100, messages=0, bytes=0)
     processes = [Rates(4096, time) for _ in wanted]
@@ -214,8 +214,8 @@ def test_processes_keep_the_rate_together_from_the_second_exchange_on(wanted: li
     storage.close()
 
 
-def test_what_was_refused_was_asked_for_too() -> None:
-    """As large as what was let in; of a second in which nothing was let in, as before it."""
+def test_refused_requests_count_as_demand() -> None:
+    """A refused request counts as large as an average admitted one, or as before if none was admitted since."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 30, messages=5, size=50) == 20
     assert account.demand() == (30, 150, 1500)
@@ -224,7 +224,7 @@ def test_what_was_refused_was_asked_for_too() -> None:
     assert account.demand() == (0, 0, 0)
 
 
-def test_nothing_is_written_while_nobody_is_near() -> None:
+def test_nothing_is_written_far_below_the_limit() -> None:
     storage, clock, time = connect("memory:", {}), ManualClock(1_700_000_000.0), Time()
     rates = Rates(64, time)
     exchange = Exchange(rates, storage.documents, clock)
@@ -240,7 +240,7 @@ def test_nothing_is_written_while_nobody_is_near() -> None:
 
 
 def test_a_stream_pays_for_messages_and_is_held_back_in_debt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends heartbeats until the debt is paid, and then what was published meanwhile; both ways of engines."""
+    """In debt, the stream sends heartbeats, and then the messages that were published; with both kinds of engines."""
     monkeypatch.setattr(streams, "CHECK_INTERVAL", 0.01)
     storage, clock = connect("memory:", {}), ManualClock(1_700_000_000.0)
     broker = Broker(storage, clock, quota=Quota(messages=10, topics=0), rates=Rates(64, clock.now))

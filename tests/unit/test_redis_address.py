@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""URIs of Redis stores: every form, every refusal with its sentence, and no password in any of them."""
+"""URIs of Redis stores: every form, and errors, which never contain a password."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from zq.storage.redis.address import parse
 
 
 def test_a_plain_server_with_everything_given():
-    """User, password with odd characters, host, port and database."""
+    """The URI has a user, a password with special characters, host, port and database."""
     address = parse("redis://me:p%40ss%3A%2Fw@db.example:6380/3")
     assert (address.hosts, address.db) == ((("db.example", 6380),), 3)
     assert address.credentials == {"username": "me", "password": "p@ss:/w"}
@@ -27,7 +27,7 @@ def test_a_plain_server_with_everything_given():
     ],
 )
 def test_short_forms(uri: str, hosts: tuple, db: int):
-    """What is left away has Redis's usual value; ``db`` may stand in the path or among the options."""
+    """Omitted parts have Redis' usual defaults; ``db`` may be in the path or among the options."""
     address = parse(uri)
     assert (address.hosts, address.db) == (hosts, db)
 
@@ -37,14 +37,14 @@ def test_a_password_without_a_user():
 
 
 def test_a_socket():
-    """The path is the socket's, and the database an option."""
+    """The path is that of the socket, and the database is an option."""
     address = parse("unix:///run/redis/a%20b.sock?db=1")
     assert (address.path, address.db, address.hosts) == ("/run/redis/a b.sock", 1, ())
     assert address.name == "/run/redis/a b.sock"
 
 
 def test_sentinels_as_zaqar_writes_them():
-    """Several hosts with the Sentinels' port, the master's name, and credentials of both kinds."""
+    """The URI has several hosts with the Sentinels' port, the master's name, and both kinds of credentials."""
     address = parse("redis://u:pw@s1,s2:26380/1?master=main&sentinel_password=other")
     assert address.hosts == (("s1", 26379), ("s2", 26380))
     assert (address.master, address.db) == ("main", 1)
@@ -58,7 +58,7 @@ def test_a_cluster():
 
 
 def test_tls_options():
-    """They go to redis-py as they are; without a check of certificates there is none of names either."""
+    """The options are passed to redis-py unchanged; without checks of certificates, names are not checked either."""
     tls = parse("rediss://h?ssl_ca_certs=/ca.pem&ssl_cert_reqs=required").tls
     assert tls == {"ssl_ca_certs": "/ca.pem", "ssl_cert_reqs": "required", "ssl_check_hostname": True}
     tls = parse("rediss://h?ssl_cert_reqs=none").tls
@@ -87,7 +87,7 @@ def test_tls_options():
     ],
 )
 def test_nonsense_is_refused_with_a_sentence(uri: str, told: str):
-    """The sentence names what is wrong and never the password."""
+    """The error names the problem and never contains the password."""
     with pytest.raises(StartRefused, match=told) as refusal:
         parse(uri)
     assert "geheim" not in str(refusal.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an answer of Redis is waited for, on a connection that says what the test wants."""
+"""Timeouts for replies of Redis, on a stub connection."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +17,12 @@ NOW = [7.0]
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes only where somebody waits for an answer."""
+    """Replace the clock by one that only waiting for a reply advances."""
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: NOW[0]))
 
 
 class Slow:
-    """A connection whose answer comes after ``delay`` seconds, and is an error if it is an exception."""
+    """A connection whose reply arrives after ``delay`` seconds, and is raised if it is an exception."""
 
     def __init__(self, answer: Any, delay: float = 0.0) -> None:
         self.answer, self.due = answer, NOW[0] + delay
@@ -47,7 +47,7 @@ class Slow:
 
 
 class OneConnection:
-    """A network and its only pool."""
+    """A network with a single pool."""
 
     def __init__(self, connection: Slow) -> None:
         self.connection = connection
@@ -70,14 +70,14 @@ def ask(connection: Slow) -> Any:
 
 @pytest.mark.parametrize("delay", [0.0, TIMEOUT / 3])
 def test_an_answer_is_read_until_the_timeout_of_the_verb(delay: float):
-    """It may come later than the connection's own timeout, which is a quarter of that."""
+    """The reply may take longer than the connection's own timeout, which is a quarter of the verb's."""
     connection = Slow(b"value", delay)
     assert ask(connection) == b"value"
     assert connection.is_connected
 
 
 def test_a_connection_without_an_answer_is_closed_at_the_timeout():
-    """Its answer must not be read as that of the next command."""
+    """Its reply must not be read as that of the next command."""
     connection, began = Slow(b"value", 2 * TIMEOUT), NOW[0]
     with pytest.raises(Unavailable):
         ask(connection)
@@ -86,8 +86,8 @@ def test_a_connection_without_an_answer_is_closed_at_the_timeout():
 
 
 @pytest.mark.parametrize(("answer", "stands"), [(ResponseError("ERR"), True), (ConnectionError("reset"), False)])
-def test_a_connection_stands_after_a_refusal_and_not_after_a_failure(answer: Exception, stands: bool):
-    """A refusal is a whole answer."""
+def test_a_connection_stays_open_after_an_error_reply_but_not_after_a_failure(answer: Exception, stands: bool):
+    """An error reply is complete, so the connection can be used again."""
     connection = Slow(answer)
     with pytest.raises(Unavailable):
         ask(connection)

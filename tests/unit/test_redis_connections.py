@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools of connections that are retired, without a server."""
+"""Retired connection pools, without a server."""
 
 import threading
 from typing import Any
@@ -37,8 +37,8 @@ def pool() -> Pool:
     return Pool(connection_class=Plain, max_connections=3, timeout=0.05)
 
 
-def test_a_retired_pool_closes_what_is_idle_at_once_and_the_rest_when_it_is_released():
-    """Whoever uses a connection keeps it until the answer is there."""
+def test_a_retired_pool_closes_idle_connections_at_once_and_others_when_released():
+    """A connection in use stays open until its reply has been read."""
     made = pool()
     used, idle = made.get_connection(), made.get_connection()
     made.release(idle)
@@ -49,7 +49,7 @@ def test_a_retired_pool_closes_what_is_idle_at_once_and_the_rest_when_it_is_rele
 
 
 def test_a_retired_pool_gives_no_connection_out():
-    """Neither an idle one nor a new one."""
+    """The pool returns neither an idle connection nor a new one."""
     made = pool()
     made.release(made.get_connection())
     made.retire()
@@ -58,7 +58,7 @@ def test_a_retired_pool_gives_no_connection_out():
 
 
 def test_a_connection_that_is_opened_while_its_pool_is_retired_is_closed():
-    """Its handshake may take a while."""
+    """The pool may be retired during the connection's handshake."""
     made = pool()
 
     class Slow(Plain):
@@ -72,8 +72,8 @@ def test_a_connection_that_is_opened_while_its_pool_is_retired_is_closed():
     assert [connection.is_open for connection in made._connections] == [False]
 
 
-def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
-    """Or an error when its patience ends."""
+def test_a_waiting_caller_gets_the_next_released_connection():
+    """The wait ends with an error after the pool's timeout."""
     made = pool()
     taken = [made.get_connection() for _ in range(3)]
     with pytest.raises(ConnectionError):
@@ -83,8 +83,8 @@ def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
     assert made.get_connection() is taken[1]
 
 
-def test_a_connection_released_just_now_is_used_again_without_a_look(monkeypatch: pytest.MonkeyPatch):
-    """A look takes a system call. One that was idle for longer is looked at, for the server may have closed it."""
+def test_a_recently_released_connection_is_reused_without_a_check(monkeypatch: pytest.MonkeyPatch):
+    """The check takes a system call. After a longer idle time it is made, because the server may have disconnected."""
     made, looks = pool(), []
     monkeypatch.setattr(connections, "FRESH", 1000.0)
     monkeypatch.setattr(Plain, "can_read", lambda connection, timeout=0: bool(looks.append(connection)))

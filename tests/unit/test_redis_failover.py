@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How verbs wait while Sentinels replace a master, by Sentinels that say what the test wants."""
+"""Waits of verbs while Sentinels replace a master, with stub Sentinels."""
 
 import threading
 import time
@@ -20,12 +20,12 @@ SOON = 60.0
 
 
 class Says:
-    """What a Sentinel answers, as the pool of connections to it and the connection."""
+    """A stub Sentinel's replies, as the pool of connections to it and as the connection."""
 
     def __init__(self) -> None:
         self.address, self.epoch, self.flags = OLD, 0, "master"
         self.former: Host | None = None
-        """The master, while the address is that of the replica that takes its place."""
+        """The old master, while the address is that of the promoted replica."""
         self.gone = False
         self.speaks = threading.Event()
         self.speaks.set()
@@ -60,7 +60,7 @@ class Says:
 
 
 class Opened:
-    """Connections to a master. ``faulty``: which masters they cannot be opened to."""
+    """Connections to a master. ``faulty``: masters to which no connection can be opened."""
 
     def __init__(self, host: Host, faulty: set[Host]) -> None:
         self.host, self._faulty = host, faulty
@@ -78,7 +78,7 @@ class Opened:
 
 
 class Deaf:
-    """Announcements that never come: tests call ``hear``."""
+    """A subscription to announcements that never arrive: tests call ``hear``."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -96,18 +96,18 @@ class Scene:
         return Opened(host, self.faulty)
 
     def master(self) -> Host:
-        """Whom a verb would write to now."""
+        """Return the master to which a verb would write now."""
         connection: Any = self.watched.pool(b"").get_connection()
         found: Host = connection.host
         return found
 
     def rounds(self) -> None:
-        """Return when everybody that answers was asked twice more: answers of the first may be older than now."""
+        """Wait until every reachable Sentinel has been queried twice more, because the first reply may be older."""
         enough = {says: says.asked + 2 for says in self.sentinels.values() if not says.gone}
         wait_for(lambda: all(says.asked >= number for says, number in enough.items()), SOON, "all were asked")
 
     def waits(self) -> bool:
-        """Whether a verb would wait now, and not find a master in two rounds."""
+        """Return whether verbs wait, and find no master within two rounds."""
         self.rounds()
         return self.watched._pool is None
 
@@ -130,7 +130,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def begun(scene: Scene) -> Says:
-    """A failover that the first Sentinel leads."""
+    """Begin a failover that the first Sentinel leads."""
     assert scene.master() == OLD
     leader = scene.sentinels[FIRST]
     leader.flags = "master,failover_in_progress"
@@ -138,8 +138,8 @@ def begun(scene: Scene) -> Says:
     return leader
 
 
-def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene) -> None:
-    """And what was under way at that word is not believed, whatever comes of it."""
+def test_verbs_wait_from_the_first_announcement_until_there_is_a_new_master(scene: Scene) -> None:
+    """Commands in progress at the announcement are not trusted, whatever their result."""
     before = scene.watched.pool(b"")
     leader = begun(scene)
     assert before.retired
@@ -155,8 +155,8 @@ def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene
         before.get_connection()
 
 
-def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
-    """Not when the Sentinels call it one."""
+def test_a_new_master_is_used_once_it_reports_its_role(scene: Scene) -> None:
+    """The role that the Sentinels report is not sufficient."""
     scene.faulty.add(NEW)
     leader = begun(scene)
     leader.address, leader.epoch, leader.flags = NEW, 1, "master"
@@ -165,8 +165,8 @@ def test_a_new_master_serves_when_it_says_that_it_is_one(scene: Scene) -> None:
     assert scene.master() == NEW
 
 
-def test_a_replica_that_was_promoted_serves_while_the_rest_of_the_failover_goes_on(scene: Scene) -> None:
-    """The leader calls the failover under way until the other replicas follow too."""
+def test_a_promoted_replica_is_used_before_the_failover_is_complete(scene: Scene) -> None:
+    """The leader reports the failover as in progress until the other replicas follow the new master too."""
     leader = begun(scene)
     leader.former, leader.address, leader.epoch = OLD, NEW, 1
     assert scene.master() == NEW
@@ -176,7 +176,7 @@ def test_a_replica_that_was_promoted_serves_while_the_rest_of_the_failover_goes_
 
 
 def test_a_failover_that_ends_without_a_new_master_is_over(scene: Scene) -> None:
-    """The former one serves on, over new connections."""
+    """The former master stays in use, over new connections."""
     before = scene.watched.pool(b"")
     leader = begun(scene)
     assert scene.waits()
@@ -185,8 +185,8 @@ def test_a_failover_that_ends_without_a_new_master_is_over(scene: Scene) -> None
     assert scene.watched.pool(b"") is not before
 
 
-def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> None:
-    """Others do not know of it."""
+def test_the_sentinel_that_reported_a_failover_must_report_its_end(scene: Scene) -> None:
+    """Other Sentinels do not know of the failover."""
     leader = begun(scene)
     leader.gone = True
     scene.sentinels[FIRST] = leader
@@ -196,7 +196,7 @@ def test_one_who_spoke_of_a_failover_must_say_that_it_is_over(scene: Scene) -> N
 
 
 def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) -> None:
-    """Its first word comes after the answers by which verbs are about to go on; they know nothing of it."""
+    """The announcement arrives after the replies by which verbs were about to continue, and which do not include it."""
     leader = begun(scene)
     assert scene.waits()
     go_on, opened = scene.watched._resume, threading.Event()
@@ -217,8 +217,8 @@ def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) 
     assert scene.master() == OLD
 
 
-def test_a_failover_that_nobody_announced_is_seen_by_asking(scene: Scene) -> None:
-    """Its beginning as well as its end."""
+def test_a_failover_without_announcement_is_detected_by_queries(scene: Scene) -> None:
+    """Queries detect both the beginning and the end of the failover."""
     assert scene.master() == OLD
     leader = scene.sentinels[SECOND]
     leader.flags = "master,failover_in_progress"
@@ -228,8 +228,10 @@ def test_a_failover_that_nobody_announced_is_seen_by_asking(scene: Scene) -> Non
 
 
 def test_a_pause_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the failover hangs, verbs go on with the master that the Sentinels name, and the same failover does not stop
-    them again."""
+    """If the failover hangs, verbs continue with the master that the Sentinels name.
+
+    The same failover does not stop them again.
+    """
     monkeypatch.setattr(failover, "LONGEST_PAUSE", 0.3)
     begun(scene)
     wait_for(lambda: scene.watched._pool is not None, SOON, "verbs go on")
@@ -237,8 +239,8 @@ def test_a_pause_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> No
     assert scene.master() == OLD
 
 
-def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
-    """A Sentinel that was cut off names the former master, under a smaller epoch."""
+def test_a_sentinel_with_a_smaller_epoch_is_ignored(scene: Scene) -> None:
+    """A Sentinel that was partitioned names the former master, with a smaller epoch."""
     assert scene.master() == OLD
     scene.sentinels[SECOND].address, scene.sentinels[SECOND].epoch = NEW, 7
     wait_for(lambda: scene.watched._address == NEW, SOON, "the newer word counts")
@@ -246,8 +248,8 @@ def test_whoever_knows_less_is_outvoted(scene: Scene) -> None:
     assert scene.master() == NEW
 
 
-def test_others_are_asked_that_a_sentinel_knows(scene: Scene) -> None:
-    """They may lead a failover; a user who must not ask for them is served all the same."""
+def test_sentinels_that_a_sentinel_lists_are_queried(scene: Scene) -> None:
+    """The other Sentinels may lead a failover; a user without permission to list them is served anyway."""
     third = scene.sentinels["s3", 5] = Says()
     assert scene.master() == OLD
     scene.sentinels[SECOND].peers = NoPermissionError("NOPERM")
@@ -259,7 +261,7 @@ def test_others_are_asked_that_a_sentinel_knows(scene: Scene) -> None:
 
 
 class Hung(Says):
-    """A Sentinel that takes questions and answers none."""
+    """A Sentinel that accepts queries and never replies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +273,7 @@ class Hung(Says):
 
 
 def test_a_sentinel_that_hangs_makes_no_verb_wait(scene: Scene) -> None:
-    """However long verbs may take: the others' answers hold until the next round has theirs."""
+    """The replies of the other Sentinels remain valid until the next round, whatever the timeout of verbs."""
     hung = Hung()
     known: Any = {FIRST: Says(), SECOND: hung}
     watched = SentinelNetwork("here", "main", [FIRST, SECOND], known.__getitem__, scene._opened, 600)
@@ -281,7 +283,7 @@ def test_a_sentinel_that_hangs_makes_no_verb_wait(scene: Scene) -> None:
 
 
 def test_without_sentinels_the_last_master_serves(scene: Scene) -> None:
-    """There is nobody to replace it."""
+    """No Sentinel could replace the master."""
     assert scene.master() == OLD
     scene.all_say(gone=True)
     rounds = scene.watched._rounds
@@ -290,7 +292,7 @@ def test_without_sentinels_the_last_master_serves(scene: Scene) -> None:
 
 
 def test_without_a_sentinel_from_the_start_there_is_no_master(scene: Scene) -> None:
-    """Said within the timeout; and once one answers, all is well."""
+    """The error is raised within the timeout; once a Sentinel replies, the master is used."""
     scene.all_say(gone=True)
     with pytest.raises(RedisError):
         scene.master()
@@ -305,8 +307,10 @@ def served(master: Callable[[], Host]) -> Host | None:
         return None
 
 
-def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after the process stood still: neither is anything sent, nor an answer believed."""
+def test_a_process_without_recent_queries_queries_before_it_continues(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the process was suspended, no command is sent and no reply is trusted before the Sentinels were queried."""
     monkeypatch.setattr(failover, "VALIDITY", 0.5)
     before = scene.watched.pool(b"")
     for says in scene.sentinels.values():

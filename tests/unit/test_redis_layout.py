@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of the Redis driver: keys and records, without a server."""
+"""The key and record layout of the Redis driver, without a server."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ODD = QueueRef("a{b}\x00\ud800\U0001f600", "q.1")
 
 
 def test_the_keys_of_a_project_share_a_hash_tag():
-    """One tag of hex digits between braces, whatever the project holds; other projects have others."""
+    """Each project has one tag of hex digits in braces, whatever names it contains, and tags of projects differ."""
     keys = layout.keys(ODD)
     blocks = (
         keys.transactions,
@@ -29,7 +29,7 @@ def test_the_keys_of_a_project_share_a_hash_tag():
 
 
 def test_an_entry_of_the_expiry_schedule_names_odd_queues():
-    """Moment, project and queue come back, and a project cannot look like another one with a longer queue name."""
+    """Time, project and queue can be decoded, and entries of different projects and queues never coincide."""
     assert layout.queue_of(layout.schedule_entry(ODD, 1)[layout.MOMENT.size :]) == ODD
     assert layout.schedule_entry(QueueRef("a", "bc"), 1) != layout.schedule_entry(QueueRef("ab", "c"), 1)
     assert layout.bucket_of(ODD) == layout.bucket_of(ODD)
@@ -37,7 +37,7 @@ def test_an_entry_of_the_expiry_schedule_names_odd_queues():
 
 @pytest.mark.parametrize("digits", ["0123456789abcdef" * 2, "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f"])
 def test_packed_ids_that_look_alike_stay_apart(digits: str):
-    """Pack ids of hex digits into 17 bytes; ids with capitals, spaces or other hyphens are other ids."""
+    """An id of hex digits is packed into 17 bytes; ids with capitals, spaces or other hyphens differ."""
     others = [digits.upper(), " " + digits[1:], digits[:-1] + " ", digits[:-2] + "--", digits[:-1] + "\u0661", "-" * 36]
     others += [digits[:20] + "-" + digits[20:31], "".join(sorted(digits)), digits[:31], digits + "0"]
     every = {digits, *others}

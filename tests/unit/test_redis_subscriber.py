@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that hears what Redis tells, on a connection that says what the test wants."""
+"""The thread that reads notices from Redis, on a stub connection."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ SOON = 60
 
 
 class Said:
-    """A connection. ``notices``: what comes, an exception being raised."""
+    """A stub connection. ``notices``: messages to receive, exceptions being raised."""
 
     def __init__(self, notices: list[Any]) -> None:
         self.notices = notices
@@ -56,7 +56,7 @@ class Pool:
 
 
 class Ear(Subscriber):
-    """Remembers what it hears. ``errors``: what the next hearings fail with."""
+    """A subscriber that records notices. ``errors``: exceptions that reading the next ones raises."""
 
     def __init__(self, notices: list[Any], pause: float = 0, *errors: Exception):
         super().__init__("zq-ear", 0.001, pause)
@@ -74,8 +74,8 @@ class Ear(Subscriber):
         self.read += notices
 
 
-def test_it_pauses_only_when_nothing_more_is_waiting():
-    """Many notices that are there already are read one after the other."""
+def test_the_subscriber_pauses_only_without_pending_notices():
+    """Pending notices are read without a pause."""
     ear = Ear([b"x"] * PIECES, 0.2)
     ear.start()
     wait_for(lambda: len(ear.read) == PIECES, 0.1 * PIECES, "all is heard")
@@ -83,14 +83,14 @@ def test_it_pauses_only_when_nothing_more_is_waiting():
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """By what hears; threads of an earlier test may say something, too."""
+    """Return the log messages of the subscriber; threads of an earlier test may log too."""
     return [record.msg for record in caplog.records if record.name == subscriber.__name__]
 
 
 def test_the_first_failure_is_logged_and_the_end_of_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Once each, however often it fails."""
+    """Each is logged once, however often the connection fails."""
     caplog.set_level(logging.WARNING, subscriber.__name__)
     ear = Ear([*(ConnectionError("-NOPERM") for _ in range(3)), b"x"])
     ear.start()
@@ -100,8 +100,8 @@ def test_the_first_failure_is_logged_and_the_end_of_it(
     assert "-NOPERM" in caplog.text
 
 
-def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    """One of whoever is told, or what no server should say, is a reason to connect again."""
+def test_no_error_ends_the_subscriber(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    """After a listener's error or an invalid reply, the thread connects again."""
     ear = Ear([b"x"] * 3, 0, KeyError("listener"), ValueError("said"))
     monkeypatch.setattr(subscriber, "TOGETHER", 1)
     ear.start()
@@ -110,8 +110,10 @@ def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     assert said(caplog) == [subscriber.UNEXPECTED] * 2
 
 
-def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    """As when its machine vanished, of which no connection tells."""
+def test_a_silent_server_is_pinged_and_then_disconnected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The machine may have disappeared, which the connection does not show."""
     monkeypatch.setattr(subscriber, "QUIET", 0.02)
     ear = Ear([])
     ear.start()
@@ -121,7 +123,7 @@ def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_retired_pool_is_left(caplog: pytest.LogCaptureFixture):
-    """The server is not the master any more, so nobody publishes there."""
+    """The server is not the master any more, so that no notices are published there."""
     ear = Ear([b"x"])
     ear.start()
     wait_for(lambda: ear.read, SOON, "it hears")
@@ -131,7 +133,7 @@ def test_a_retired_pool_is_left(caplog: pytest.LogCaptureFixture):
 
 
 def test_a_reader_whose_thread_cannot_start_is_not_kept(monkeypatch: pytest.MonkeyPatch):
-    """The next one who follows tries it again."""
+    """The next subscription starts the thread again."""
     told = notices.LogSubscriber(None, 0)
 
     def start(thread: threading.Thread) -> None:

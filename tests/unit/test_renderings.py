@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of streams: rendered once for all readers of a log, within bounds of memory, and right for each of them."""
+"""Rendered events of streams: shared by all readers of a log, bounded in memory, and correct for each reader."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +20,7 @@ STREAMS = 50
 
 
 class CountingSealing(Sealing):
-    """Counts the messages that are opened, as each that is rendered is."""
+    """An encryption that counts the messages that it opens, once for each rendering."""
 
     count = 0
 
@@ -30,7 +30,7 @@ class CountingSealing(Sealing):
 
 
 class Log:
-    """The log of one project in memory, with its streams and a clock that is set."""
+    """The log of one project in memory, with its streams and a clock that a test sets."""
 
     def __init__(self) -> None:
         self.storage: Storage = connect("memory:", {})
@@ -39,7 +39,7 @@ class Log:
         self._streams = Streams(self.storage, self.clock, Tails(self.storage), self.sealing, 1000, NO_EVENTS, 100)
 
     def publish(self, topic: str, *bodies: bytes, ttl: int = 3600) -> int:
-        """Publish to a topic, and return the first sequence."""
+        """Publish to a topic and return the first sequence."""
         entries, now = [Entry(body, ttl) for body in bodies], self.clock.now()
         return self.storage.topics.publish(TopicRef("acme", topic), entries, now, Retention(1 << 26, 10_000), None)
 
@@ -53,7 +53,7 @@ def log() -> Log:
 
 
 def sent(stream: Stream) -> bytes:
-    """What a stream sends now."""
+    """Return the data that a stream sends now."""
     portion = stream.next(0)
     assert not isinstance(portion, Gap)
     assert portion.count == portion.data.count(b"event: message")
@@ -61,7 +61,7 @@ def sent(stream: Stream) -> bytes:
 
 
 def test_streams_of_a_log_render_each_event_once(log: Log) -> None:
-    """Of 50 streams, whichever topics they match or may see."""
+    """The 50 streams of each kind match all topics, one topic, or the visible ones."""
     everything = [log.open() for _ in range(STREAMS)]
     one = [log.open("a") for _ in range(STREAMS)]
     visible = [log.open(visible=lambda name: name == "b") for _ in range(STREAMS)]
@@ -86,7 +86,7 @@ def test_a_stream_that_resumes_within_a_batch_gets_the_rest(log: Log) -> None:
 
 
 def test_an_event_shows_its_age_when_it_is_sent_and_expires(log: Log) -> None:
-    """A batch is rendered anew in another second."""
+    """A batch is rendered again in another second."""
     streams = [log.open() for _ in range(3)]
     log.publish("a", b"1", ttl=60)
     assert b'"age":0,' in sent(streams[0])
@@ -96,8 +96,8 @@ def test_an_event_shows_its_age_when_it_is_sent_and_expires(log: Log) -> None:
     assert sent(streams[2]) == b""
 
 
-def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
-    """The oldest batch is rendered again where there was no room to keep it, and one is always kept."""
+def test_the_shared_renderings_are_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    """The oldest batches are dropped and rendered again, but at least one is kept."""
     monkeypatch.setattr(tails, "MAX_RENDERED", 800)
     shared, sealing = Renderings(), log.sealing
     batches = [Batch("a", sequence, 0.0, [Entry(b'"%b"' % (b"x" * 200), 60)]) for sequence in (1, 2, 3)]
@@ -113,7 +113,7 @@ def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) ->
 
 
 def test_a_batch_of_the_same_sequence_is_another_one(log: Log) -> None:
-    """After a store has lost the end of its log."""
+    """A store that lost the end of its log uses the sequence again."""
     shared = Renderings()
     batches = [Batch("a", 1, 0.0, [Entry(body, 60)]) for body in (b"1", b"2")]
     data = [shared.render("acme", batch, 1.0, log.sealing).data for batch in batches]

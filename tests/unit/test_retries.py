@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a delivery is tried again (contract 9.8)."""
+"""Back-off of deliveries (contract 9.8)."""
 
 import pytest
 
@@ -29,7 +29,7 @@ OVERRIDES = {"ignore_subscription_override": True}
     ],
 )
 def test_the_vectors_of_the_contract(function: str, low: int, high: int, expected: str) -> None:
-    """And of as little as there can be: nothing, one, a shortest wait of none."""
+    """The cases include no attempt, one attempt and a minimum delay of 0."""
     assert " ".join(map(str, compute_backoff(function, low, high))) == expected
 
 
@@ -51,10 +51,10 @@ def test_the_phases_follow_each_other() -> None:
         ({"retries_with_no_delay": 7} | OVERRIDES, None, 3),
     ],
 )
-def test_the_subscriptions_policy_counts_unless_one_says_otherwise(
+def test_the_subscriptions_policy_takes_precedence_unless_overridden(
     own: dict[str, object], queues: dict[str, object], tries: int
 ) -> None:
-    """9.8: ``ignore_subscription_override`` in either of both."""
+    """Either policy may set ``ignore_subscription_override`` (contract 9.8)."""
     assert merge_policies(own, queues)["retries_with_no_delay"] == tries
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compaction filter of the embedded store: that it works, what it takes, and what it must never take.
+"""The compaction filter of the embedded store: that it works, what it drops, and what it must never drop.
 
-It judges by the real clock. So messages are posted in the past: their first end has passed in real time, while to the
-store's users, who still live in the past, nothing has expired.
+The filter uses the machine's clock. So the tests post messages in the past: by that clock their first expiry has
+passed, but at the time that the tests pass to the store nothing has expired.
 """
 
 import logging
@@ -50,7 +50,7 @@ def storage(tmp_path) -> Iterator[OrderedStorage]:
     opened.close()
 
 
-# Of a length that lies apart from its message's record: only those carry a stamp.
+# A body of a length that is stored apart from its message's record: only such bodies have a stamp.
 BODY = b'"%s"' % (layout.SHORT * b"x")
 
 
@@ -71,12 +71,12 @@ def bodies(storage: OrderedStorage) -> int:
 
 
 def figures(storage: OrderedStorage) -> dict[str, float]:
-    """Figures by name, or by the value of their label."""
+    """Return the store's measures by name, or by the value of their label."""
     return {(m.labels[0][1] if m.labels else m.name): m.value for m in storage.measures(PAST)}
 
 
-def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: OrderedStorage):
-    """By RocksDB's own filter, which is told to be active and counts them; readers see those as expired, not broken."""
+def test_a_compaction_drops_exactly_the_bodies_of_expired_messages(storage: OrderedStorage):
+    """RocksDB's own filter drops and counts the bodies; readers see the messages as expired, not as damaged."""
     gone, kept = post(storage, 30, 100), post(storage, 20, LONG)
     compact(storage)
     assert bodies(storage) == 20
@@ -92,7 +92,7 @@ def test_a_compaction_takes_exactly_the_bodies_of_what_has_expired(storage: Orde
 
 
 def test_the_filter_leaves_a_message_its_grace(storage: OrderedStorage):
-    """Expired a while ago, and not yet so long that the filter may have it."""
+    """The message has expired, but its grace for the filter is not over."""
     configure(storage, Expiry(compaction_filter_grace=LONG))
     post(storage, 5, 100)
     compact(storage)
@@ -137,10 +137,10 @@ LENGTHENING = [by_claim, by_renewal, by_claim_and_release, by_settlement, by_dea
 
 
 @pytest.mark.parametrize("lengthen", LENGTHENING)
-def test_no_compaction_takes_a_message_whose_life_was_lengthened(
+def test_no_compaction_drops_the_body_of_a_prolonged_message(
     storage: OrderedStorage, lengthen: Callable[[OrderedStorage, str], None]
 ):
-    """Its first end has passed in real time, and that of a message beside it, which shows that the filter was there."""
+    """The first expiry has passed; another message, whose body is dropped, shows that the filter ran."""
     [message] = post(storage, 1, 100)
     lengthen(storage, message)
     post(storage, 1, 100)
@@ -151,7 +151,7 @@ def test_no_compaction_takes_a_message_whose_life_was_lengthened(
 
 
 def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStorage):
-    """The claim does not prolong lives, so the filter takes the body before the settlement moves the message."""
+    """The claim does not prolong the message, so the filter drops the body before the settlement moves the message."""
     [message] = post(storage, 1, 100)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60, prolong=False), 1), PAST)
     compact(storage)
@@ -161,8 +161,8 @@ def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStor
     assert storage.messages.get(DEAD, [message], PAST) == []
 
 
-def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
-    """It has a copy of its own, without stamp, which no filter looks at."""
+def test_a_history_entry_keeps_its_body(storage: OrderedStorage):
+    """The history entry has its own copy of the body, without a stamp."""
     [message] = post(storage, 1, 100)
     storage.messages.delete(JOBS, [message], PAST, history=LONG)
     compact(storage)
@@ -171,7 +171,7 @@ def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
 
 @pytest.mark.parametrize("year", [1969, 1970, 2037, 2039, 2100, 2500])
 def test_any_year_can_be_stamped(year: int):
-    """What does not fit is kept as long as stamps go, or is gone at once."""
+    """An expiry out of range is stored as the largest or smallest stamp."""
     expires = (year - 1970) * 31_556_952_000
     sealed = layout.seal_body(b"{}", expires, 60)
     assert layout.unseal_body(sealed) == b"{}"
@@ -180,14 +180,14 @@ def test_any_year_can_be_stamped(year: int):
 
 
 def test_a_message_that_expires_after_2038_stays(storage: OrderedStorage):
-    """A stamp above 31 bits is not taken for one below zero."""
+    """A stamp of more than 31 bits is not taken for a negative one."""
     post(storage, 3, 20 * 365 * LONG)
     compact(storage)
     assert bodies(storage) == 3
 
 
-def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: OrderedStorage):
-    """The store is opened anew for it: no verb fails meanwhile, nothing posted is lost, and the option works."""
+def test_the_filter_can_be_switched_while_the_store_is_in_use(storage: OrderedStorage):
+    """The store is reopened for each change: no verb fails, no message is lost, and the option takes effect."""
     posted, stop = [], threading.Event()
 
     def work() -> None:
@@ -216,7 +216,7 @@ def test_the_filter_goes_and_comes_while_the_store_is_in_use(storage: OrderedSto
 
 
 def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
-    """Nothing is written any more, and the bodies go by themselves once they are older than the interval."""
+    """Without any writes, bodies are dropped once they are older than the interval."""
     configure(storage, Expiry(compaction_filter_grace=0, compaction_interval=1, sweep=False))
     post(storage, 5, 100)
     with storage._handle as (store, _):
@@ -229,8 +229,8 @@ def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
         time.sleep(0.2)
 
 
-def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
-    """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
+def test_a_missing_filter_is_reported_and_the_store_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
+    """If RocksDB does not know the filter's class, the start logs a critical error, and the store works and sweeps."""
     monkeypatch.setattr(tuning, "_registered", [])
     monkeypatch.setattr(tuning, "OPTIONS", tuning.OPTIONS.replace(tuning.FACTORY, "NobodysFilterFactory"))
     with caplog.at_level(logging.CRITICAL):
@@ -243,7 +243,7 @@ def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypat
 
 
 def test_only_bodies_carry_the_filter(storage: OrderedStorage, tmp_path):
-    """Nothing else ends in a stamp."""
+    """Values of other families have no stamp."""
     carrying = [name for name in layout.FAMILIES if tuning.is_active(tmp_path / "store", name)]
     assert carrying == ["bodies"]
 
@@ -264,12 +264,12 @@ for part in range(4):
     store.write([("bodies", layout.pair.pack(queue, 50 * part + n), stamped) for queue in (1, 2) for n in range(50)])
 os._exit(9)
 """
-"""A killed server's store, with compactions waiting: when it was in use last, its messages had a day to live."""
+"""Code for a server that is killed with compactions pending; at its last use, the messages had a day to live."""
 
 
 @pytest.mark.parametrize(("version", "refusal"), [("2", "layout 2"), (layout.VERSION.decode(), "10 days after")])
 def test_a_store_that_is_refused_at_the_start_loses_nothing(tmp_path, version: str, refusal: str):
-    """Neither one of an earlier layout, whose bodies have no stamps, nor one that a false clock would empty."""
+    """The store has an earlier layout, whose bodies have no stamps, or the machine's clock is wrong."""
     path = tmp_path / "store"
     subprocess.run([sys.executable, "-c", REFUSED, version, str(path)], check=False, timeout=60)
     for _ in range(2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The write-ahead log of the embedded store: a start drops a torn end, and nothing that can be read."""
+"""The write-ahead log of the embedded store: a start drops an incomplete end, and nothing that can be read."""
 
 import hashlib
 import logging
@@ -30,7 +30,7 @@ POSTS, BATCH = 60, 5
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as SIGKILL leaves it: all 300 messages are in one log file of some 63 KB."""
+    """Return a store as after SIGKILL: all 300 messages are in one log file of about 63 KB."""
     folder = tmp_path_factory.mktemp("sound")
     live = connect(f"rocksdb://{folder}/live", sync="always", max_clock_jump=0)
     for _ in range(POSTS):
@@ -54,7 +54,7 @@ def digests(path: Path) -> dict[str, str]:
 
 
 def messages(path: Path) -> int:
-    """Open the store for writing and count what it has."""
+    """Open the store for writing and return the number of its messages."""
     storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
     try:
         return storage.queues.stats(JOBS, NOW).entered
@@ -82,12 +82,12 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-# Messages that a salvage does not bring back, where it is not one post.
+# Number of messages that a salvage does not restore, if it is not that of one post.
 LOST = {"32 bytes in the middle": 2 * BATCH, "a block of zeros in the middle": POSTS * BATCH // 3}
 
 
 def start_of(content: bytes, number: int) -> int:
-    """Return where a record begins, by the lengths of those before."""
+    """Return the offset of a record, by the lengths of the records before it."""
     at = 0
     for _ in range(number):
         _, length, _ = HEADER.unpack_from(content, at)
@@ -97,7 +97,7 @@ def start_of(content: bytes, number: int) -> int:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_log_with_whole_writes_behind_damage_is_refused_unchanged(path: Path, damage: str) -> None:
-    """The sentence names the command that saves them; the check of the store says that they are there."""
+    """The error names the command that recovers the writes; the integrity check reports that they exist."""
     log = log_of(path)
     log.write_bytes(DAMAGES[damage](log.read_bytes()))
     before = digests(path)
@@ -135,7 +135,7 @@ TEARS: dict[str, tuple[Callable[[bytes], bytes], int]] = {
 
 @pytest.mark.parametrize("tear", TEARS)
 def test_a_torn_end_is_dropped_with_a_warning(path: Path, tear: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A power cut leaves it so. The log line has the number of bytes."""
+    """A power failure leaves such an end; the log line has the number of dropped bytes."""
     change, lost = TEARS[tear]
     log = log_of(path)
     log.write_bytes(change(log.read_bytes()))
@@ -162,7 +162,7 @@ def test_a_torn_end_is_dropped_with_a_warning(path: Path, tear: str, caplog: pyt
 
 
 def test_a_log_file_that_is_missing_is_refused(path: Path) -> None:
-    """Unchanged, and once the file is back the store opens with all of it."""
+    """The store is not changed, and opens with all messages once the file is back."""
     log = log_of(path)
     content = log.read_bytes()
     log.unlink()
@@ -178,7 +178,7 @@ def test_a_log_file_that_is_missing_is_refused(path: Path) -> None:
 
 
 def test_a_log_file_that_is_missing_after_a_clean_end_is_refused(tmp_path: Path) -> None:
-    """RocksDB began it while the server ran."""
+    """RocksDB created the log file while the server ran."""
     path = tmp_path / "store"
     storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
     storage.messages.post(JOBS, drafts(BATCH, NOW), NOW)
@@ -194,7 +194,7 @@ def test_a_log_file_that_is_missing_after_a_clean_end_is_refused(tmp_path: Path)
 
 
 def test_a_log_torn_before_a_later_one_is_no_damage(path: Path) -> None:
-    """A server that was killed twice, once before RocksDB noted that the torn log was replayed, leaves both."""
+    """A server that was killed twice leaves both logs, if RocksDB had not recorded yet that the first was replayed."""
     log = log_of(path)
     content = log.read_bytes()
     last = LogFile(log).batch(start_of_last(log))
@@ -215,13 +215,13 @@ def start_of_last(log: Path) -> int:
 
 
 def recorded(content: bytes) -> bytes:
-    """One whole record."""
+    """Return the content as one complete record."""
     typed = bytes([write_ahead.WHOLE]) + content
     return HEADER.pack(masked_crc(typed), len(content), write_ahead.WHOLE) + content
 
 
 def test_records_are_found_as_rocksdb_writes_them(path: Path) -> None:
-    """By their checksums, over the ends of blocks, each sequence number once."""
+    """Records are found by their checksums, across block boundaries; sequence numbers neither repeat nor skip."""
     file, at, expected = LogFile(log_of(path)), 0, 0
     fragments = 0
     while (batch := file.batch(at)) is not None:
@@ -252,7 +252,7 @@ for number in itertools.count():
 
 
 def test_no_kill_makes_a_sound_store_be_refused(tmp_path: Path) -> None:
-    """The list of log files is written all the time, while RocksDB begins and removes log files."""
+    """The list of log files is updated each time that RocksDB creates or removes a log file."""
     path, acknowledged = tmp_path / "store", 0
     for round in range(6):
         process = spawn([sys.executable, "-c", WRITER, f"rocksdb://{path}"], stdout=subprocess.PIPE)
@@ -267,7 +267,7 @@ def test_no_kill_makes_a_sound_store_be_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose messages are in several log files, as SIGKILL leaves it."""
+    """Return a store as after SIGKILL, with messages in several log files."""
     folder = tmp_path_factory.mktemp("several")
     live = connect(f"rocksdb://{folder}/live", sync="always", max_clock_jump=0)
     for family in ("queues", "hidden", ""):
@@ -284,7 +284,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def harmed(content: bytes, chance: random.Random) -> bytes | None:
-    """Return what a disk or a power cut may make of a file; None if it is gone."""
+    """Return the content after damage by a disk or a power failure; `None` if the file is lost."""
     at, count = chance.randrange(len(content)), chance.randrange(1, 300)
     page = at // 4096 * 4096
     return chance.choice(
@@ -302,7 +302,7 @@ def harmed(content: bytes, chance: random.Random) -> bytes | None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_loss_is_silent(several: Path, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever happens to one of several files: all messages are there, or the start is refused, or the log warns."""
+    """After damage to one of several files, all messages are there, the start is refused, or the log has a warning."""
     path, chance = Path(shutil.copytree(several, tmp_path / "store")), random.Random(seed)
     log = chance.choice([file for file in write_ahead.log_files(path) if file.stat().st_size])
     content = harmed(log.read_bytes(), chance)

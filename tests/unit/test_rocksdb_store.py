@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key-value port: what the driver takes for granted of the binding, seen to hold."""
+"""The key-value store of the driver: the properties of the RocksDB binding on which it relies."""
 
 import queue
 import threading
@@ -28,7 +28,7 @@ def store(tmp_path) -> Iterator[Store]:
 
 
 def test_scans_stay_within_their_bounds_in_both_directions(store: Store):
-    """The binding itself does not keep to a lower bound when it goes backwards."""
+    """The binding ignores a lower bound when it iterates backwards."""
     store.write([("other", bytes([key]), b"") for key in (1, 2, 5, 8)])
     assert [key for key, _ in store.scan("other", b"\x02", b"\x08")] == [b"\x02", b"\x05"]
     assert [key for key, _ in store.scan("other", b"\x02", b"\x08", backwards=True)] == [b"\x05", b"\x02"]
@@ -36,13 +36,13 @@ def test_scans_stay_within_their_bounds_in_both_directions(store: Store):
 
 
 def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """It would cross all that was removed below its range."""
+    """The iteration would read all removed entries below its range."""
     store.write([("other", b"\x01", b"")])
     ways: list[bool] = []
     other = store._views["other"]
 
     class Watched:
-        """The family, and which way it is gone through."""
+        """The family, recording the direction of each iteration."""
 
         def items(self, backwards: bool, *bounds: Any) -> Any:
             ways.append(backwards)
@@ -56,13 +56,13 @@ def test_a_scan_backwards_through_nothing_does_not_begin(store: Store, monkeypat
     assert ways == [False]
 
 
-def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """The system may have let go of what the first one was to write, and tell it only once."""
+def test_no_flush_succeeds_after_a_failed_one(store: Store, monkeypatch: pytest.MonkeyPatch):
+    """The operating system may have dropped the data of the failed flush, and reports the error only once."""
     store.write([("default", b"a", b"1")])
     real, started, gate = store._db, threading.Event(), threading.Event()
 
     class Failing:
-        """Stands in for a database whose first sync fails."""
+        """A database whose first sync fails."""
 
         def flush_wal(self, sync: bool) -> None:
             if not started.is_set():
@@ -95,7 +95,7 @@ def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeyp
 
 
 def test_a_batch_is_applied_as_a_whole_over_all_families(store: Store):
-    """Puts and deletes of one write show together."""
+    """Puts and deletes of one write become visible together."""
     store.write([("default", b"a", b"1"), ("other", b"a", b"2")])
     store.write([("default", b"a", None), ("other", b"b", b"3")])
     assert store.get("default", b"a") is None
@@ -103,11 +103,11 @@ def test_a_batch_is_applied_as_a_whole_over_all_families(store: Store):
 
 
 def test_a_failed_write_closes_the_store_for_writes(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """After an I/O error nothing is written until the store is opened anew, and reads go on."""
+    """After an I/O error, reads continue but nothing is written until the store is reopened."""
     store.write([("default", b"a", b"1")])
 
     class Full:
-        """Stands in for a database whose disk is full, which the fault tests provoke for real."""
+        """A database whose disk is full; the fault tests use a full disk."""
 
         def write(self, *_: object) -> None:
             raise Exception("IO error: No space left on device")
@@ -123,11 +123,11 @@ def test_a_failed_write_closes_the_store_for_writes(store: Store, monkeypatch: p
 
 
 def test_a_stalled_write_is_repeated_until_it_gets_through(store: Store, monkeypatch: pytest.MonkeyPatch):
-    """A stall is waited out without the store's own wait, which would freeze every thread."""
+    """The driver retries instead of using RocksDB's own wait, which would block every thread."""
     real, stalls = store._db, iter([True, True, False])
 
     class Stalling:
-        """Refuses two writes as RocksDB does in a stall."""
+        """A database that refuses two writes like RocksDB during a stall."""
 
         def write(self, batch: object, options: object) -> None:
             if next(stalls):
@@ -141,8 +141,8 @@ def test_a_stalled_write_is_repeated_until_it_gets_through(store: Store, monkeyp
     assert store.failure is None
 
 
-def test_one_flush_serves_all_that_came_before_it():
-    """Sixteen threads that wait during a flush share the next ones; nobody returns before a flush of their own time."""
+def test_one_flush_serves_all_earlier_requests():
+    """Sixteen threads that wait during a flush share the next ones; each returns only after a later flush."""
     gate, flushes = threading.Event(), []
 
     def flush() -> None:
@@ -165,8 +165,8 @@ def test_one_flush_serves_all_that_came_before_it():
     assert len(flushes) == 2
 
 
-def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
-    """No waiting thread takes a failed flush for its own success."""
+def test_a_failed_flush_is_raised_to_all_that_wait_for_it():
+    """No waiting thread takes a failed flush for a success."""
     gate, told, started = threading.Event(), [], threading.Event()
 
     def flush() -> None:
@@ -193,8 +193,10 @@ def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
 
 
 def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What is published is flushed between two slices, as soon as the buffers hold more than that bound, and what they
-    held is given back."""
+    """Published messages are flushed between two slices as soon as the buffers exceed the limit.
+
+    The memory of the buffers is returned to the system.
+    """
     trimmed = []
     monkeypatch.setattr(rocksdb, "MAX_BUFFERED", 8 << 20)
     monkeypatch.setattr(tuning, "trim_heap", lambda: trimmed.append(len(buffered)))
@@ -217,7 +219,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
 
 
 def test_a_repeated_post_waits_until_the_first_attempt_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The first post waits for its sync; the answer to its repeat must not come before."""
+    """The first post waits for its sync, and its repeat must not be answered before."""
     storage = connect(f"rocksdb://{tmp_path}/store")
     waiting, gate, answered = queue.Queue[str](), threading.Event(), list[str]()
     [draft] = [Draft(id, b"1", 3600, 0, "alice") for id in new_ids(1, storage.now())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A damaged store is read past its damage: what lies in damaged blocks is missing, and nothing is changed."""
+"""Reading of a damaged store: entries of damaged blocks are missing, and the store is not changed."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ def key(number: int) -> bytes:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """3,000 rows of 100 bytes in one table file."""
+    """Return a store of 3,000 rows of 100 bytes in one table file."""
     path = tmp_path / "store"
     store = Store(path, FAMILIES, "never", 0)
     store.write([("rows", key(number), os.urandom(100)) for number in range(ROWS)])
@@ -53,8 +53,10 @@ def contents(path: Path) -> dict[str, str]:
 
 
 def test_exactly_the_rows_of_the_damaged_blocks_are_missing(path: Path) -> None:
-    """Every row that a get finds is scanned too, also between two damaged blocks, and each gap tells its range, its
-    file and about how many entries it had."""
+    """The scan finds every row that a get finds, also between two damaged blocks.
+
+    Each gap has its range, its file and an estimate of its number of entries.
+    """
     file = table_of(path, "rows")
     flip(file, 0.3)
     flip(file, 0.32)
@@ -82,7 +84,7 @@ def test_exactly_the_rows_of_the_damaged_blocks_are_missing(path: Path) -> None:
     ids=["cut short", "footer", "gone"],
 )
 def test_a_file_that_cannot_be_opened_is_one_gap(path: Path, harm: Callable[[Path], None]) -> None:
-    """What is in other files is read: here a row above it."""
+    """Rows in other files are read, here one above the gap."""
     store = Store(path, FAMILIES, "never", 0)
     store.write([("rows", key(ROWS + 5), b"above")])
     store.close()
@@ -115,8 +117,8 @@ def test_a_newer_file_is_read_where_an_older_one_is_damaged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.5, None], ids=["in the middle", "torn"])
-def test_a_damaged_log_is_noted_and_what_stands_before_it_is_read(path: Path, part: float | None) -> None:
-    """A log that ends within a record, as after a power cut, and one with damage within."""
+def test_a_damaged_log_is_reported_and_read_up_to_its_damage(path: Path, part: float | None) -> None:
+    """The log ends within a record, as after a power failure, or is damaged in the middle."""
     store = Store(path, FAMILIES, "never", 0)
     for number in range(ROWS, ROWS + 100):
         store.write([("rows", key(number), os.urandom(100))])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server remembers of queues' rules: how long, and what it must not remember."""
+"""The cache of queues' rules: how long entries are kept, and which results are not cached."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ JOBS = QueueRef("acme", "jobs")
 
 
 class Store:
-    """Metadata of one queue, and how often they were asked for. ``meanwhile`` runs before an answer gets home."""
+    """The metadata of one queue and the number of reads. ``meanwhile`` runs before a read returns."""
 
     def __init__(self) -> None:
         self.metadata: bytes | None = None
@@ -58,8 +58,8 @@ def rules_cache(store: Store, watch: Watch) -> RulesCache:
     return RulesCache(Limits(), store, watch)
 
 
-def test_the_store_is_asked_once_in_a_while(rules_cache: RulesCache, store: Store, watch: Watch) -> None:
-    """Not by each delete; and what another server changed is obeyed within that time."""
+def test_the_rules_are_read_once_per_interval(rules_cache: RulesCache, store: Store, watch: Watch) -> None:
+    """Deletes do not query the store each time; a change by another server takes effect within that time."""
     assert [rules_cache.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
     store.metadata = b'{"_history_ttl": 60}'
     watch.time += CACHE_TTL * 0.99
@@ -71,15 +71,15 @@ def test_the_store_is_asked_once_in_a_while(rules_cache: RulesCache, store: Stor
 
 
 def test_a_change_by_this_server_counts_at_once(rules_cache: RulesCache, store: Store) -> None:
-    """What it forgets it asks for again."""
+    """A forgotten entry is read again."""
     assert rules_cache.recent(JOBS).history_ttl == 0
     store.metadata = b'{"_history_ttl": 60}'
     rules_cache.forget(JOBS)
     assert rules_cache.recent(JOBS).history_ttl == 60
 
 
-def test_an_answer_that_a_change_overtook_is_not_remembered(rules_cache: RulesCache, store: Store) -> None:
-    """The request that asked before the change may use it; the next one may not."""
+def test_a_result_read_before_a_change_is_not_cached(rules_cache: RulesCache, store: Store) -> None:
+    """The request that read before the change may use the old value; the next one may not."""
 
     def change() -> None:
         store.metadata = b'{"_history_ttl": 60}'
@@ -101,8 +101,8 @@ def test_a_full_cache_drops_the_oldest_entries(store: Store, watch: Watch, monke
     assert [queue for queue in queues if rules_cache.remembered(queue) is None] == queues[:10]
 
 
-def test_what_the_metadata_mean_for_messages_that_come_back(rules_cache: RulesCache, store: Store) -> None:
-    """The cap is max_message_delay unless set; null is unset."""
+def test_metadata_determine_the_redelivery_delays(rules_cache: RulesCache, store: Store) -> None:
+    """The cap is ``max_message_delay`` unless set; null counts as unset."""
     cases = {
         b"{}": [0, 0],
         b'{"_redelivery_delay": 600}': [600, 600],

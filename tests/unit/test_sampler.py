@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that takes figures, and how much it asks of the store."""
+"""The thread that samples metrics, and its load on the store."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ SERVER = Server("a:1", 1, 0.0, 0.0, "0", "memory", "x", 0.0, None, 0, 0, 0, 0, 0
 
 
 class Counting:
-    """A store that counts how often queues are looked at, or does not answer."""
+    """A store that counts lookups of queues, or does not respond."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -67,7 +67,7 @@ def figures(store: Counting) -> Iterator[Figures]:
 
 
 def within(seconds: float, ask: Callable[[], object], threads: int) -> None:
-    """So many threads ask again and again."""
+    """Call ``ask`` repeatedly in ``threads`` threads for ``seconds``."""
     until = time.monotonic() + seconds
 
     def go_on() -> None:
@@ -82,8 +82,8 @@ def within(seconds: float, ask: Callable[[], object], threads: int) -> None:
         thread.join()
 
 
-def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -> None:
-    """Acceptance 10: the store counts the queue once in two seconds, whoever looks; unwatched, it is not counted."""
+def test_twenty_viewers_cost_as_much_as_one(store: Counting, figures: Figures) -> None:
+    """A watched queue is counted once in two seconds, whatever the number of viewers (acceptance 10)."""
     began = time.monotonic()
     within(3.0, lambda: figures.queue(QUEUE, 300), 20)
     wait_for(lambda: store.looks, 60, "it is counted")
@@ -91,7 +91,7 @@ def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -
 
 
 def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
-    """Those beyond it have the points of the sweep alone."""
+    """Further queues have only the samples of the sweep."""
     for number in range(80):
         figures.sampler.watch(QueueRef("acme", f"q{number}"))
     assert len(figures.sampler.watched) == 64
@@ -99,7 +99,7 @@ def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
 
 
 def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: Figures) -> None:
-    """It is 503 meanwhile; later the points of that time are None."""
+    """Requests fail with 503 during that time; its samples are `None` later."""
     store.queues.create(QUEUE, b"{}")
     figures.queue(QUEUE, 300)
     store.down = True
@@ -114,7 +114,7 @@ def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: 
 
 
 def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that take long come less often, though somebody looks."""
+    """Slow sweeps run less often, even if there is a viewer."""
     monkeypatch.setattr("zq.figures.sampler.SWEEP_INTERVAL_FACTOR", 1e9)
     figures.sampler.register_viewer("acme")
     before = store.sweeps
@@ -122,8 +122,8 @@ def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatc
     assert store.sweeps - before <= 1
 
 
-def test_a_ring_forgets_what_it_has_no_room_for() -> None:
-    """And what nobody put is None."""
+def test_a_ring_forgets_values_beyond_its_size() -> None:
+    """Samples that were never recorded are `None`."""
     ring = Ring(Window(1, 3), 2)
     assert ring.column(0, 9) == [None, None, None]
     ring.put(9, 0, [1, 2])
@@ -136,8 +136,8 @@ def test_a_ring_forgets_what_it_has_no_room_for() -> None:
     assert ring.column(0, 100) == [None, None, 7]
 
 
-def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
-    """Of six spans that make a minute, those that were heard of; among points of two seconds each stands five times."""
+def test_rates_of_a_minute_are_the_mean_of_known_spans() -> None:
+    """The mean is over the known ones of the six spans of a minute; a span covers five samples of two seconds each."""
     series = Series(600.0)
     for slot, rate in ((60, 2.0), (61, 4.0)):
         series.add_rates(slot, [rate, 0, 0, 0])
@@ -149,7 +149,7 @@ def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
 
 
 def test_rates_of_day_and_week_are_the_mean_of_the_known_slots() -> None:
-    """Also when the slots themselves are forgotten; those before the series began do not count."""
+    """The mean includes slots that are not kept any more, but none from before the series began."""
     series, counts = Series(600.0), KnownCounts()
     for slot in range(40, 62):
         counts.add(slot)
@@ -162,7 +162,7 @@ def test_rates_of_day_and_week_are_the_mean_of_the_known_slots() -> None:
 
 
 def test_a_record_is_bounded() -> None:
-    """Older spans go first, and then those with the least become the rest of their projects; no sum changes."""
+    """Older spans are dropped first, then the smallest queues are merged for each project; sums are kept."""
     rows = [(f"p{number % 3}", f"{number:04}" + "n" * 60, number, 0, 0, 0) for number in range(1000)]
     spans = {slot: Span(10.0, rows, []) for slot in (1, 2, 3)}
     value = encode_record(SERVER, spans)
@@ -176,7 +176,7 @@ def test_a_record_is_bounded() -> None:
 
 
 def test_orders_are_remembered_within_a_bound() -> None:
-    """The oldest goes, and its marker is of use all the same."""
+    """The oldest order is dropped, but its marker can still be used."""
     now = [0.0]
     ranking = Ranking(lambda: now[0])
     figures = {f"q{number}": float(number % 5) for number in range(20)}

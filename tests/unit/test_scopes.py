@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scopes: their grammar, what they allow, and which globs cover which (tenancy 2)."""
+"""Scopes: grammar, permissions, and which patterns cover which (tenancy 2)."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from zq.model.scopes import MAX_SCOPES, Kind, Scopes, Verb, covers, overlap, par
 from zq.model.topics import Pattern
 
 NAMES = ["".join(letters) for length in range(1, 6) for letters in product("a.b", repeat=length)]
-"""All names of three letters, up to a length at which short globs can be told apart."""
+"""All names of three characters, up to a length that distinguishes short patterns."""
 GLOBS = st.text(alphabet="ab.*", min_size=1, max_size=5).filter(lambda glob: "***" not in glob)
 
 
@@ -24,8 +24,8 @@ def matched(glob: str) -> set[str]:
 
 
 @given(GLOBS, GLOBS)
-def test_a_glob_covers_another_exactly_if_every_name_of_that_is_its_own(outer: str, inner: str) -> None:
-    """By enumeration: never more than the names say, and no less where a longer name could not tell them apart."""
+def test_a_glob_covers_another_if_it_matches_all_its_names(outer: str, inner: str) -> None:
+    """Enumeration confirms the result; patterns with names beyond the enumerated length may be judged not covered."""
     told = covers(Pattern(outer), Pattern(inner))
     assert not told or matched(inner) <= matched(outer)
     longer = [glob for glob in (outer, inner) if len(glob) > 3]
@@ -46,8 +46,8 @@ def test_covering_is_transitive(one: str, two: str, three: str) -> None:
         assert covers(Pattern(one), Pattern(three))
 
 
-def test_what_cannot_be_decided_is_not_covered() -> None:
-    """Globs made to be hard end soon, with no."""
+def test_an_undecided_pattern_is_not_covered() -> None:
+    """For patterns that are hard to compare, the check ends soon and returns False."""
     hard = "*a" + "*b*a" * 15
     assert not covers(Pattern(hard + "*c"), Pattern("**"))
     assert covers(Pattern("**"), Pattern(hard))
@@ -80,14 +80,14 @@ NO_SCOPES = [
 ]
 
 
-def test_a_text_that_is_no_scope_is_refused() -> None:
+def test_an_invalid_scope_is_refused() -> None:
     for text in NO_SCOPES:
         with pytest.raises(Invalid, match=r"A scope must have the form VERBS:PATTERN"):
             Scopes([text])
 
 
 def test_scopes_are_bounded() -> None:
-    """At most 20 of them and 2 kB; a credential whose list is empty has none."""
+    """A list has at most 20 scopes and 2 kB; an empty list does not restrict a credential."""
     assert Scopes([f"produce:q{number}" for number in range(MAX_SCOPES)])
     with pytest.raises(Invalid, match="1 to 20 scopes, not 21"):
         Scopes([f"produce:q{number}" for number in range(MAX_SCOPES + 1)])
@@ -120,8 +120,8 @@ def test_a_credential_never_makes_one_that_exceeds_it(
 
 
 @given(st.lists(GLOBS, min_size=1, max_size=3), st.lists(GLOBS, min_size=1, max_size=3))
-def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[str]) -> None:
-    """Over all names of the enumeration."""
+def test_scopes_that_do_not_exceed_others_allow_nothing_more(own: list[str], asked: list[str]) -> None:
+    """The check covers all enumerated names."""
     mine, theirs = (Scopes([f"produce:queue/{glob}" for glob in globs]) for globs in (own, asked))
     if not scopes_exceed(theirs, mine):
         for name in NAMES:
@@ -129,8 +129,8 @@ def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[st
             assert not next(granted) or next(granted)
 
 
-def test_a_pattern_is_covered_whole_or_met_in_part() -> None:
-    """What narrows a stream: all of its pattern, a part, or nothing."""
+def test_a_pattern_is_covered_completely_or_partly() -> None:
+    """A stream is allowed completely, filtered, or refused."""
     scopes = Scopes(["observe:topic/orders.*"])
     assert scopes.covers(Verb.OBSERVE, Kind.TOPIC, "orders.eu")
     assert not scopes.covers(Verb.OBSERVE, Kind.TOPIC, "**")
@@ -148,10 +148,11 @@ def test_equal_scopes_are_read_once() -> None:
     assert parse(["produce:x"]) is parse(("produce:x",))
 
 
-def test_globs_that_are_made_to_be_slow_are_not() -> None:
-    """Whoever holds a token may name globs in a stream's match and in a new token's scopes: that must not stop others.
+def test_no_glob_is_slow_to_compare() -> None:
+    """A slow pattern must not block other requests.
 
-    4096 states for each pair took a minute and more.
+    The owner of a token may choose patterns, in a stream's match and in the scopes of a new token. With 4,096 states
+    for each pair, a check took more than a minute.
     """
     chance = random.Random(1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expiry of the server's certificate, as metrics show it."""
+"""The expiry of the server's certificate in metrics."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: nonsense stops the start with a sentence that names the option and its bounds."""
+"""Settings: an invalid value stops the start with an error that names the option and its limits."""
 
 from pathlib import Path
 
@@ -50,8 +50,8 @@ from zq.serving.settings.reading import choose_http_server
 def test_a_value_out_of_bounds_stops_the_start(
     monkeypatch: pytest.MonkeyPatch, group: str, option: str, value: str, bounds: str
 ) -> None:
-    """Set by the environment, as an operator would."""
-    monkeypatch.setenv("OS_SERVER__ENGINE", "gunicorn")  # whose threads bound who waits
+    """The value is set in the environment."""
+    monkeypatch.setenv("OS_SERVER__ENGINE", "gunicorn")  # its number of threads limits waiters and streams
     monkeypatch.setenv(settings.variable(group, option), value)
     with pytest.raises(StartRefused) as refusal:
         settings.load()
@@ -83,21 +83,21 @@ def setting(monkeypatch: pytest.MonkeyPatch, group: str, **options: int | str) -
 def test_waiters_and_streams_are_as_many_as_the_threads_allow(
     monkeypatch: pytest.MonkeyPatch, chosen: dict[str, int], lent: tuple[int, int]
 ) -> None:
-    """40 and 16, unless there are fewer threads, of which eight are kept for work; what is chosen stays."""
+    """The defaults are 40 and 16, or fewer, so that eight threads are reserved; configured values stay."""
     setting(monkeypatch, "server", engine="gunicorn", **chosen)
     loaded = settings.load()
     assert (loaded.max_waiters, loaded.max_streams) == lent
 
 
 def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would fit; the sentence has both."""
+    """Each value is allowed by itself; the error names both."""
     setting(monkeypatch, "server", engine="gunicorn", max_waiters=40, max_streams=17)
     with pytest.raises(StartRefused, match=r"max_waiters \+ max_streams .* are 40 and 17, and threads is 64"):
         settings.load()
 
 
 def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where client certificates say who asks, which it does not tell; what is chosen stays."""
+    """gunicorn is used for client certificates, which Granian does not pass on; a configured engine stays."""
     assert (settings.load().server.engine, settings.load().max_waiters) == ("granian", 10_000)
     monkeypatch.setattr("zq.serving.settings.reading.find_spec", lambda _: None)
     assert (settings.load().server.engine, settings.load().max_waiters) == ("gunicorn", 40)
@@ -107,7 +107,7 @@ def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a reader who is one post behind has not missed it."""
+    """A reader that is one post behind has therefore not missed it."""
     setting(monkeypatch, "transport", max_messages_post_size=2_000_000)
     setting(monkeypatch, "topics", topic_log_bytes=3_999_999, topic_log_messages=1000)
     with pytest.raises(StartRefused, match=r"topic_log_bytes .* 4000000, .*; it is 3999999"):
@@ -119,7 +119,7 @@ def test_a_log_of_topics_holds_two_of_the_largest_posts(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("group", "option"), [("server", "bind"), ("log", "level"), ("storage", "uri")])
 def test_an_option_that_refers_to_itself_is_refused(monkeypatch: pytest.MonkeyPatch, group: str, option: str) -> None:
-    """oslo.config puts in for ``$group.option`` what that option is."""
+    """oslo.config substitutes ``$group.option`` with the option's value."""
     monkeypatch.setenv(settings.variable(group, option), f"${group}.{option}")
     with pytest.raises(StartRefused) as refusal:
         settings.load()
@@ -140,7 +140,7 @@ def test_an_option_that_refers_to_itself_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_wrong_value_is_named_with_its_file_and_its_rule(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, section: str, line: str, rule: str
 ) -> None:
-    """At the start and at a reload, and with the variable if one sets it; in words, not in those of the parser."""
+    """The rule applies at the start, at a reload and to variables; the error does not quote the parser."""
     file = tmp_path / "zq.conf"
     file.write_text("")
     option, _, value = line.partition(" =")
@@ -158,8 +158,8 @@ def test_a_wrong_value_is_named_with_its_file_and_its_rule(
     assert str(refused.value) == expected.replace(f" of {file}", f", set by {variable},")
 
 
-def test_variables_that_look_like_ours_are_warned_of() -> None:
-    """With what was meant where that can be guessed; those of OpenStack's clients and of others are not."""
+def test_misspelt_variables_cause_a_warning() -> None:
+    """The warning suggests the right name if possible; variables of OpenStack clients and others are ignored."""
     ours = {"OS_SERVER__PORT": "1", "OS_STORAGE:ROCKSDB__SYNC": "never", "ZQ_CONFIG": "x"}
     others = {
         "OS_AUTH_URL": "x",
@@ -184,7 +184,7 @@ def test_variables_that_look_like_ours_are_warned_of() -> None:
     "option", [option for options in OPTIONS.values() for option in options], ids=lambda option: option.label
 )
 def test_a_declared_option_has_a_description_and_a_valid_default(option: DeclaredOption) -> None:
-    """A bound that is the value of another option is checked with the defaults of all options."""
+    """A limit that is another option's value is checked with the defaults of all options."""
     assert option.description.endswith(".")
     low, high = option.bounds
     if option.is_number and option.default is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options read again: what may change changes as a whole or not at all, and everything else stays."""
+"""Reload of options: new values apply completely or not at all, and options that need a restart stay."""
 
 import logging
 from pathlib import Path
@@ -20,8 +20,8 @@ def file(tmp_path: Path) -> Path:
     return written
 
 
-def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
-    """Values added, changed and removed, lines of one option too; what changed is told, what did not is not."""
+def test_new_values_in_the_file_are_applied(file: Path) -> None:
+    """Values are added, changed and removed, including lines of one option; only changed options are reported."""
     configuration = Configuration(str(file))
     assert configuration.current.queue_ttl == (("mqtt-*", 86400), ("*", 600))
     file.write_text(
@@ -60,7 +60,7 @@ def test_what_is_new_in_the_file_is_taken_over(file: Path) -> None:
     ids=["line", "bound", "unknown", "pair", "of-the-start", "keep", "broken", "gone"],
 )
 def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> None:
-    """Whatever could not start a server is refused with its sentence, and a correct file is taken after it."""
+    """A file that would refuse a start is refused with the same error, and a correct file is accepted afterwards."""
     configuration = Configuration(str(file))
     former = configuration.current
     if text is None:
@@ -74,8 +74,8 @@ def test_nonsense_changes_nothing(file: Path, text: str | None, told: str) -> No
     assert configuration.reload() == ["[expiry] queue_ttl = mqtt-*: 86400, *: 700"]
 
 
-def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With both values, of a URI without its password, by whoever reloads; the rest of the file counts."""
+def test_an_option_that_cannot_change_is_reported_and_kept(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller logs both values, without the password of a URI; the rest of the file applies."""
     configuration = Configuration(str(file))
     stays = "[server]\nport = 9000\n[storage]\nuri = redis://joe:hush@host/0\n[notification]\nsmtp_user_password = x\n"
     file.write_text(FIRST.replace("= 2", "= 3") + stays)
@@ -93,8 +93,8 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
     assert configuration.left == []
 
 
-def test_what_is_new_must_go_with_what_stays(file: Path) -> None:
-    """A default beyond the largest ttl in force is refused, though the file raises that too."""
+def test_new_values_must_be_valid_with_kept_ones(file: Path) -> None:
+    """A default above the current largest TTL is refused, although the file raises that TTL too."""
     configuration = Configuration(str(file))
     file.write_text("[transport]\ndefault_message_ttl = 2000000\nmax_message_ttl = 2000000\n")
     with pytest.raises(StartRefused, match="default_message_ttl must be from 60 to 1209600"):
@@ -104,8 +104,8 @@ def test_what_is_new_must_go_with_what_stays(file: Path) -> None:
     assert configuration.reload() == []
 
 
-def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at the start; a variable holds all lines of an option, with commas between."""
+def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable has precedence; it contains all lines of an option, separated by commas."""
     monkeypatch.setenv(settings.variable("expiry", "sweep_interval"), "9")
     monkeypatch.setenv(settings.variable("expiry", "queue_ttl"), "a*: 60, b: 70")
     configuration = Configuration(str(file))
@@ -116,7 +116,6 @@ def test_the_environment_goes_before_the_file(file: Path, monkeypatch: pytest.Mo
 
 
 def test_without_a_file_nothing_changes() -> None:
-    """There is nothing to read again."""
     configuration = Configuration()
     assert configuration.path is None
     assert configuration.reload() == []
@@ -131,7 +130,7 @@ def test_a_log_level_that_does_not_exist_is_refused(file: Path) -> None:
 
 
 def test_systemd_is_notified_of_the_end_of_a_reload_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, it would wait for the end of the reload."""
+    """Otherwise, systemd would wait for the end of the reload."""
     states: list[str] = []
     monkeypatch.setattr(systemd, "notify", states.append)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of which the object store says that something younger is there: only the same one is taken for stored."""
+"""Shipping when the object store already has a newer object: only an identical record counts as stored."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from zq.storage.object.shipping import Shipper
 
 
 class Younger(Objects):
-    """An attempt whose answer is lost, and then the answer that something younger is there."""
+    """An object store that loses the reply of the first attempt and then reports a newer object."""
 
     def __init__(self, ours: bool) -> None:
         self._ours = ours
@@ -50,7 +50,7 @@ def shipper(objects: Younger) -> Iterator[Shipper]:
 
 @pytest.mark.parametrize("objects", [True], indirect=True)
 def test_the_same_record_is_stored(shipper: Shipper, objects: Younger) -> None:
-    """An earlier attempt had landed."""
+    """The first attempt had succeeded."""
     shipper.append([("default", b"key", b"value")], [])
     shipper.wait()
     assert (shipper.acknowledged, objects.puts) == (1, 2)
@@ -58,8 +58,8 @@ def test_the_same_record_is_stored(shipper: Shipper, objects: Younger) -> None:
 
 
 @pytest.mark.parametrize("objects", [False], indirect=True)
-def test_another_record_is_not_ours(shipper: Shipper) -> None:
-    """Nobody else writes there but who took the store over: nothing is acknowledged any more."""
+def test_another_record_is_not_acknowledged(shipper: Shipper) -> None:
+    """Another writer must have taken over the store, so that no record is acknowledged any more."""
     shipper.append([("default", b"key", b"value")], [])
     with pytest.raises(Deposed):
         shipper.wait()

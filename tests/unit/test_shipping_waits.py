@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for an upload, for how long, and what is shared: by an object store that does as the test says."""
+"""Waits for uploads and shared uploads, on an object store that the test controls."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ Ship = Callable[..., Shipper]
 
 
 class Gate(Dictionary):
-    """Puts of the log wait until it is opened."""
+    """An object store whose puts of the log block until the gate is open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def objects() -> Iterator[Gate]:
 
 @pytest.fixture
 def ship(objects: Gate) -> Iterator[Ship]:
-    """A function that begins a log, with options."""
+    """Yield a function that starts a shipper with options."""
     begun: list[Shipper] = []
 
     def start(**options: float) -> Shipper:
@@ -68,8 +68,8 @@ def batches(objects: Gate, position: int) -> int:
     return len(entries.decode(value, "a record").batches) if value else 0
 
 
-def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> None:
-    """Without any other change that comes by."""
+def test_a_change_without_a_waiting_caller_is_uploaded_soon(ship: Ship, objects: Gate) -> None:
+    """The upload does not wait for another change."""
     shipper = ship()
     settle(shipper)
     shipper.append(WRITE, ())
@@ -77,8 +77,8 @@ def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> No
     wait_for(lambda: shipper.acknowledged == 2, 60, "its acknowledgement")
 
 
-def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
-    """What comes while one is under way is in the next one, whoever waits for it."""
+def test_waiting_changes_share_an_upload(ship: Ship, objects: Gate) -> None:
+    """Changes that arrive during an upload are part of the next one."""
     shipper = ship(uploads=1)
     objects.open.clear()
     with ThreadPoolExecutor(9) as threads:
@@ -93,8 +93,8 @@ def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
     assert (batches(objects, 1), batches(objects, 2)) == (1, 8)
 
 
-def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -> None:
-    """As many as are allowed; they are acknowledged in their order, so none before that one."""
+def test_uploads_continue_during_a_blocked_one(ship: Ship, objects: Gate) -> None:
+    """Up to the limit of uploads run in parallel; they are acknowledged in order, so none before the first."""
     shipper = ship(uploads=3)
     objects.open.clear()
     with ThreadPoolExecutor(3) as threads:
@@ -109,8 +109,8 @@ def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -
     assert shipper.acknowledged == 3
 
 
-def test_patience_ends(ship: Ship, objects: Gate) -> None:
-    """In a sentence; what waits goes on being uploaded."""
+def test_a_wait_for_an_upload_times_out(ship: Ship, objects: Gate) -> None:
+    """The caller gets an error; the records are still uploaded."""
     shipper = ship(patience=0.2)
     objects.open.clear()
     with pytest.raises(Unavailable, match="may have been stored"):
@@ -120,8 +120,8 @@ def test_patience_ends(ship: Ship, objects: Gate) -> None:
     wait_for(lambda: shipper.acknowledged == 2, 60, "both")
 
 
-def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, objects: Gate) -> None:
-    """All of them, also those whose change is in no upload yet; and whoever comes later."""
+def test_waiting_callers_fail_at_once_when_the_server_is_deposed(ship: Ship, objects: Gate) -> None:
+    """Waiting callers fail, even if their change is in no upload yet, and so do later ones."""
     shipper = ship(patience=30, uploads=1)
     objects.open.clear()
     with ThreadPoolExecutor(4) as threads:

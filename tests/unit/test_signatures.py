@@ -29,21 +29,21 @@ VECTOR = "302e54ae1be123644775d85a02149fc91f8da5bac5f243456fad6c740c9ac6f4"
 
 
 def test_the_vector_of_the_contract() -> None:
-    """10.1, 10.2: for the key ``test``, as long as the project has revoked nothing."""
+    """The signature is that of the contract, unless the project has revoked signatures (contract 10.1, 10.2)."""
     signed = (["/v2/queues/q/messages"], ["GET"], "p1", "2030-01-01T00:00:00")
     assert signature(derive_signing_key("test", "p1", 0), *signed) == VECTOR
     assert signature(derive_signing_key("test", "p1", 1), *signed) != VECTOR
 
 
 def test_the_page_shows_the_vector() -> None:
-    """So that it can be computed by its readers."""
+    """Readers of the page can compute it themselves."""
     format_time = json.loads(only("api-ref/policy.md", "json"))
     assert format_time["signature"] == VECTOR
     assert signature(b"test", *(format_time[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
 
 
-def test_keys_are_derived_as_rfc_5869_says() -> None:
-    """And differ by project and by number of revocations."""
+def test_keys_are_derived_by_rfc_5869() -> None:
+    """Keys also differ by project and by number of revocations."""
     source = random.Random(SEED)
     for label in ("", "a", "share 1 acme", "é" * 50):
         secret = source.randbytes(source.randrange(1, 100))
@@ -62,26 +62,26 @@ def test_keys_are_derived_as_rfc_5869_says() -> None:
     ],
 )
 def test_moments_are_of_utc_and_whole(text: str, seen: str) -> None:
-    """10.1: offsets are converted, fractions cut."""
+    """Offsets are converted to UTC and fractions are cut (contract 10.1)."""
     assert format_time(parse_time(text)) == seen
 
 
 @pytest.mark.parametrize("text", ["", "20300101", "1893456000", "2030-01-01", "2030-13-01T00:00:00", "soon", "٢030"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    """10.1: an integer-looking text, too."""
+    """Texts that look like integers are refused too (contract 10.1)."""
     with pytest.raises(ValueError, match=r"."):
         parse_time(text)
 
 
 def test_a_signature_is_worth_its_methods_on_its_queue() -> None:
-    """Reading does not delete, and deleting does not read."""
+    """A signature for reading does not allow deletion, nor vice versa."""
     assert make_scope("q", ["GET", "HEAD"]) == "observe:queue/q"
     assert make_scope("q", ["DELETE"]) == "consume+manage:queue/q"
     assert make_scope("q", ["POST"]) == "consume+produce:queue/q"
 
 
 def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
-    """D3: what was found right is looked at again as soon as the number of revocations is."""
+    """Verified signatures are checked again when the number of revocations has changed (D3)."""
     clock, passed = ManualClock(1e9), [0.0]
     with closing(connect("memory:")) as storage:
         here, elsewhere = (
@@ -98,7 +98,7 @@ def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
             "HTTP_URL_METHODS": "GET",
             "HTTP_URL_EXPIRES": format_time(expires),
         }
-        elsewhere.sign("p", [path], ["GET"], expires)  # has read the number
+        elsewhere.sign("p", [path], ["GET"], expires)  # reads the number of revocations
         passed[0] += CACHE_TTL - 0.1
         identity = elsewhere.authenticate("p", env, "peer")
         assert identity is not None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS Signature Version 4: botocore signs random requests, which are accepted, and refused once a part is changed
-(SQS contract 3)."""
+"""AWS Signature Version 4: random requests that botocore signs are accepted, and refused after a change.
+
+See SQS contract 3.
+"""
 
 import hashlib
 import random
@@ -21,7 +23,7 @@ from zq.sqs.sigv4 import Head, Refusal
 NOW = datetime(2030, 1, 31, 23, 59, 30, tzinfo=UTC)
 MOMENT = NOW.timestamp()
 KEY, SECRET = "ZQABCDEFGHIJKLMNOP77", "s/cret+" * 5
-# What stands in paths, queries and headers: plain, reserved and blank characters, and letters beyond ASCII.
+# Characters of paths, queries and headers: plain, reserved and blank ones, and letters beyond ASCII.
 CHARACTERS = "ab-_.~Z09 %+&=/?:@!$'()*,;é€\N{GRINNING FACE}"
 
 
@@ -35,7 +37,7 @@ def some_text(source: random.Random, most: int = 12) -> str:
 
 
 def some_request(source: random.Random) -> tuple[AWSRequest, bytes]:
-    """Not signed. Its URL is as SDKs write it; its headers have blanks and repeats."""
+    """Return an unsigned request with a URL like those of SDKs, and with blanks and repeated headers."""
     path = "".join("/" + quote(some_text(source), safe="~") for _ in range(source.randrange(4)))
     path += source.choice(["", "/", "/.", "/..", "/../x", "//"])
     names = source.choices(["Action", "a", "A", "b c", "€", "X-Amz", ""], k=source.randrange(5))
@@ -54,7 +56,7 @@ def some_request(source: random.Random) -> tuple[AWSRequest, bytes]:
 
 
 def head_of(request: AWSRequest, secure: bool = False) -> Head:
-    """As a server has it: each byte a character, repeats joined."""
+    """Return the head as a server has it: each byte is a character, and repeated headers are joined."""
     parts = urlsplit(request.url)
     headers: dict[str, str] = {}
     for name, value in [("Host", parts.netloc), *request.headers.items()]:
@@ -73,7 +75,7 @@ def signed(source: random.Random, presign: bool, secret: str = SECRET, token: st
 
 
 def verify(head: Head, body: bytes, now: float = MOMENT, secret: str = SECRET) -> None:
-    """All that is verified of a signature, in the order of the contract."""
+    """Run all checks of a signature in the order of the contract."""
     claim = sigv4.read(head)
     assert claim.key == KEY
     sigv4.check_time(claim, now)
@@ -92,14 +94,14 @@ def refusal(head: Head, body: bytes = b"", **more: Any) -> str:
 
 @pytest.mark.parametrize("presign", [False, True])
 def test_what_botocore_signs_is_accepted(presign: bool) -> None:
-    """Paths, queries, repeated headers, blanks and all of Unicode."""
+    """The requests have paths, queries, repeated headers, blanks and characters of all of Unicode."""
     source = random.Random(SEED)
     for _ in range(examples(400)):
         verify(*signed(source, presign))
 
 
 def changed(head: Head, body: bytes) -> Iterator[tuple[Head, bytes]]:
-    """The request with one part after the other changed."""
+    """Yield the request with each of its parts changed in turn."""
     yield head._replace(method="PUT"), body
     yield head._replace(path=head.path + "/x"), body
     yield head._replace(query=head.query + "&more=1"), body
@@ -122,7 +124,7 @@ def changed(head: Head, body: bytes) -> Iterator[tuple[Head, bytes]]:
 
 @pytest.mark.parametrize("presign", [False, True])
 def test_a_request_of_which_a_part_was_changed_is_refused(presign: bool) -> None:
-    """Method, path, query, each signed header, body, region, term and signature."""
+    """Method, path, query, each signed header, body, region, time and signature are changed."""
     source = random.Random(SEED)
     for _ in range(examples(60)):
         for head, body in changed(*signed(source, presign)):
@@ -146,7 +148,7 @@ def test_another_secret_makes_another_signature() -> None:
     ],
 )
 def test_a_request_is_valid_for_a_while(presign: bool, after: int, accepted: bool) -> None:
-    """A quarter of an hour around its moment, or for as long as it was pre-signed; the sentence is AWS's."""
+    """A request is valid for 15 minutes before and after its time, or for its pre-signed period."""
     head, body = signed(random.Random(5), presign)
     if accepted:
         verify(head, body, MOMENT + after)
@@ -157,7 +159,7 @@ def test_a_request_is_valid_for_a_while(presign: bool, after: int, accepted: boo
 
 
 def test_headers_of_aws_and_the_host_must_be_signed() -> None:
-    """One that was added on the way says nothing, and neither does a signature for any host."""
+    """An unsigned header may have been added in transit, and a signature without a host is valid for any host."""
     head, body = signed(random.Random(2), False)
     assert refusal(head._replace(headers=head.headers | {"x-amz-more": "1"}), body) == sigv4.MISMATCH
     without = head.headers["authorization"].replace("host;", "")
@@ -180,8 +182,8 @@ def test_headers_of_aws_and_the_host_must_be_signed() -> None:
         ("é", True, False),
     ],
 )
-def test_the_hash_that_a_header_tells_must_be_the_body_s(said: str, secure: bool, accepted: bool) -> None:
-    """Or there is TLS, and no hash."""
+def test_the_hash_in_a_header_must_be_that_of_the_body(said: str, secure: bool, accepted: bool) -> None:
+    """With TLS, the hash may be omitted."""
     request = AWSRequest("POST", "http://h/", headers={"X-Amz-Content-SHA256": said}, data=b"body")
     SigV4Auth(Credentials(KEY, SECRET), "sqs", "us-east-1").add_auth(request)
     if accepted:
@@ -195,7 +197,7 @@ def test_there_are_no_temporary_credentials(presign: bool) -> None:
     assert refusal(*signed(random.Random(3), presign, token="session")) == sigv4.UNKNOWN_KEY
 
 
-def test_without_a_signature_a_request_is_nobody_s() -> None:
+def test_a_request_without_a_signature_is_refused() -> None:
     assert refusal(Head("GET", "/", "Action=ListQueues", {"host": "h"})) == sigv4.NOT_SIGNED
 
 
@@ -216,7 +218,7 @@ def test_without_a_signature_a_request_is_nobody_s() -> None:
     ],
 )
 def test_a_header_that_says_something_else_is_refused(old: str, new: str, code: str) -> None:
-    """Malformed ones with 400."""
+    """Malformed headers are refused with 400."""
     head, _ = signed(random.Random(4), False)
     said = head.headers["authorization"]
     assert old in said
@@ -247,7 +249,7 @@ def test_a_query_that_is_malformed_is_refused(old: str, new: str) -> None:
     "given", ["", "yesterday", "Thu, 99 Jan 2030 23:59:30 GMT", "20309931T235930Z", "Thu, 1 Jan 0001"]
 )
 def test_what_is_no_moment_is_refused(given: str) -> None:
-    """In either header."""
+    """The rule applies to both headers."""
     request, body = some_request(random.Random(6))
     SigV4Auth(Credentials(KEY, SECRET), "sqs", "us-east-1").add_auth(request)
     head = head_of(request)
@@ -257,7 +259,7 @@ def test_what_is_no_moment_is_refused(given: str) -> None:
 
 
 def test_a_request_signed_twice_is_refused() -> None:
-    """It could mean either."""
+    """The two signatures may contradict each other."""
     head, _ = signed(random.Random(4), True)
     said = "AWS4-HMAC-SHA256 Credential=x"
     assert refusal(head._replace(headers=head.headers | {"authorization": said})) == sigv4.INCOMPLETE_SIGNATURE

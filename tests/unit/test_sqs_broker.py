@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the broker does for SQS and no client can see from outside: what stands in the store, and races of queues."""
+"""SQS in the broker, as far as clients cannot observe it: stored data, and races between servers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def storage() -> Iterator[Storage]:
 
 
 def broker_of(storage: Storage, keys: dict[str, bytes] | None = None) -> Broker:
-    """One server on the store."""
+    """Return the broker of one server on the store."""
     return Broker(storage, ManualClock(storage.now()), encryption_keys=keys)
 
 
@@ -40,18 +40,18 @@ def make(storage: Storage, **metadata: object) -> None:
 
 
 def messaging_of(storage: Storage) -> Messaging:
-    """The use cases of SQS on messages, of one server on the store."""
+    """Return the SQS use cases for messages, of one server on the store."""
     return use_cases(broker_of(storage)).messaging
 
 
 def received(messaging: Messaging) -> list[Message]:
-    """What is claimed of the queue."""
+    """Receive up to ten messages of the queue."""
     claim = messaging.receive(QUEUE, 10, None, Holder()).claim
     return claim.messages if claim else []
 
 
 def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer of a FIFO queue that has it before its sender has its answer changes nothing of that."""
+    """The sequence is returned although a consumer of the FIFO queue has already taken the message."""
     assert storage.queues.create(QUEUE, wire.encode({ATTRIBUTES: {"fifo": True}}), Grouping.ORDERED)
     get, taken = storage.messages.get, []
 
@@ -68,7 +68,7 @@ def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monk
 
 
 def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What of it repeats others is left out, and that costs one more question."""
+    """Duplicates of earlier messages are omitted, which costs one more request to the store."""
     assert storage.queues.create(QUEUE, wire.encode({ATTRIBUTES: {"fifo": True}}), Grouping.ORDERED)
     post, asked = storage.messages.post, []
 
@@ -93,7 +93,7 @@ def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: 
 
 
 def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:
-    """Neither can be read in the store, nor take the other's place; a receiver gets both as they were."""
+    """Body and attributes cannot be read in the store or exchanged; a receiver gets both unchanged."""
     make(storage, _enable_encrypt_messages=True)
     broker = broker_of(storage, KEYS)
     messaging = use_cases(broker).messaging
@@ -110,7 +110,7 @@ def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:
 
 
 def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None:
-    """By whatever is asked, though this server remembers it; and nothing makes it anew."""
+    """Each operation fails although this server has cached the queue, and none creates it again."""
     make(storage, _sqs={"visibility": 5})
     messaging = messaging_of(storage)
     messaging.send(QUEUE, "AK", [LETTER])
@@ -130,7 +130,7 @@ def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None
 
 
 def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -> None:
-    """A send is judged by what the store says: what has become too long is not stored, and what may be is."""
+    """Each send is checked against the stored attributes."""
     make(storage, _sqs={"max_size": 2000})
     messaging = messaging_of(storage)
     long = OutgoingMessage(b'"x"', 1500)
@@ -144,7 +144,7 @@ def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -
 
 
 def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
-    """One is done, one is stale, one is of nothing; what is deleted is counted once."""
+    """The first handle is current, the second is stale and the third has no message; a deletion counts once."""
     make(storage)
     messaging = messaging_of(storage)
     messaging.send(QUEUE, "AK", [LETTER, LETTER])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of SQS messages: what is refused, what is counted, their sums, and filters."""
+"""Attributes of SQS messages: errors, sizes, checksums and filters."""
 
 from base64 import b64decode, b64encode
 
@@ -27,8 +27,8 @@ def binary(value: bytes) -> SentValue:
     return SentValue("Binary", binary_value=b64encode(value).decode())
 
 
-def test_the_sum_of_the_contract() -> None:
-    """The vector that AWS has been seen to answer."""
+def test_the_checksum_of_the_contract() -> None:
+    """The test vector is a checksum that AWS returned."""
     assert compute_checksum({"MyAttribute": text("foobar")}) == "adb59cd4678ea5a855436b949cd07ab6"
 
 
@@ -40,8 +40,8 @@ VALUES = st.one_of(
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z0-9_-]{1,9}", fullmatch=True), VALUES, min_size=1, max_size=10))
-def test_sums_are_those_of_another_implementation(attributes: dict[str, SentValue]) -> None:
-    """Of any names, types and values."""
+def test_checksums_equal_those_of_another_implementation(attributes: dict[str, SentValue]) -> None:
+    """The other implementation is moto's, for any names, types and values."""
     peer = Peer("id", "body")
     for name, value in attributes.items():
         given = {"StringValue": value.string_value, "BinaryValue": b64decode(value.binary_value or "")}
@@ -62,7 +62,7 @@ def test_sums_are_those_of_another_implementation(attributes: dict[str, SentValu
     ],
 )
 def test_name_type_and_value_count(name: str, value: SentValue, size: int) -> None:
-    """In bytes of UTF-8, binary values as they are."""
+    """The size is in bytes of UTF-8; binary values count decoded."""
     assert validate({name: value}) == size
 
 
@@ -95,7 +95,7 @@ WRONG = [
 
 
 def test_a_wrong_name_type_or_value_is_refused() -> None:
-    """With one error for all of them."""
+    """All of them have the same error."""
     for name, value in WRONG:
         with pytest.raises(SqsError) as refused:
             validate({name: value})
@@ -103,7 +103,6 @@ def test_a_wrong_name_type_or_value_is_refused() -> None:
 
 
 def test_ten_attributes_are_the_most() -> None:
-    """One more is refused."""
     some = {f"a{at}": text("x") for at in range(10)}
     assert validate(some) == 10 * 9
     with pytest.raises(SqsError, match="exceeds the allowed maximum"):
@@ -111,7 +110,7 @@ def test_ten_attributes_are_the_most() -> None:
 
 
 def test_the_trace_is_the_only_system_attribute() -> None:
-    """It is a text; nothing else is known."""
+    """Its value must be a text; other system attributes are refused."""
     assert validate_system({}) == ""
     assert validate_system({"AWSTraceHeader": text("Root=1-2-3")}) == "Root=1-2-3"
     assert validate_system({"AWSTraceHeader": text("x" * 1024)}) == "x" * 1024
@@ -140,7 +139,7 @@ def test_the_trace_is_the_only_system_attribute() -> None:
     ],
 )
 def test_receivers_choose(names: list[str], found: str) -> None:
-    """By names, by what they begin with, or all."""
+    """A receiver selects attributes by name, by prefix, or all."""
     attributes = {name: text("v") for name in ("ab", "abc", "x")}
     assert " ".join(select(attributes, names)) == found
 
@@ -149,11 +148,11 @@ ALLOWED = "\t\n\r \x7f\u0085\ud7ff\ue000\ufffd\U00010000\U0010ffff"
 
 
 def test_a_body_holds_the_characters_that_xml_allows() -> None:
-    """The borders of the ranges and the characters beyond them."""
+    """The cases are the bounds of the ranges and the characters beyond them."""
     assert [sign for sign in ALLOWED + "\x00\x08\x0b\x1f\ufffe\uffff" if is_allowed_text(f"a{sign}b")] == list(ALLOWED)
 
 
 @given(st.characters(codec="utf-8"))
-def test_what_can_be_printed_is_allowed_text(character: str) -> None:
-    """So that most bodies need no second look."""
+def test_printable_text_is_allowed(character: str) -> None:
+    """Most bodies are printable and therefore need no second check."""
     assert is_allowed_text(character) == (FORBIDDEN_CHARACTER.search(character) is None)

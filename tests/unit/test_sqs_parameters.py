@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of SQS in JSON: read at once, they are what they are when they are read as members."""
+"""JSON parameters of SQS: direct decoding has the same result as decoding member by member."""
 
 from typing import Any
 
@@ -32,14 +32,14 @@ values = st.one_of(plain, st.lists(st.one_of(ids, whole, entries), max_size=2), 
 
 
 def members_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """What a client may send to an operation, right or wrong."""
+    """Generate members that a client may send to an operation, valid or invalid."""
     fields = [field.encode_name for field in msgspec.structs.fields(OPERATIONS[name].params)]
     given = st.fixed_dictionaries({}, optional=dict.fromkeys([*fields, "Unknown"], values))
     return given.map(lambda members: {"QueueUrl": URL} | members)
 
 
 def said(name: str, body: bytes) -> tuple[dict[str, Any] | None, Any]:
-    """What the protocol reads of a request: its members, None if they are malformed, and what it reads at once."""
+    """Return the members of a request, `None` if they are malformed, and the directly decoded parameters."""
     env = create_environ("/", method="POST", headers={"X-Amz-Target": json_protocol.TARGET_PREFIX + name})
     try:
         return json_protocol.read(falcon.Request(env), body)[1:]
@@ -48,8 +48,8 @@ def said(name: str, body: bytes) -> tuple[dict[str, Any] | None, Any]:
 
 
 @given(st.sampled_from(sorted(DECODERS)).flatmap(lambda name: st.tuples(st.just(name), members_of(name))))
-def test_what_is_read_at_once_is_what_members_say(asked: tuple[str, dict[str, Any]]) -> None:
-    """Whatever they are: nothing is taken that would be refused, and nothing as something else."""
+def test_direct_decoding_equals_decoding_by_members(asked: tuple[str, dict[str, Any]]) -> None:
+    """Direct decoding accepts nothing that the other way refuses, and never with other values."""
     name, members = asked
     body = msgspec.json.encode(members)
     known, params = said(name, body)
@@ -65,8 +65,8 @@ def test_what_is_read_at_once_is_what_members_say(asked: tuple[str, dict[str, An
 
 
 @pytest.mark.parametrize("name", ["SendMessageBatch", "DeleteMessageBatch", "ReceiveMessage", "GetQueueAttributes"])
-def test_a_usual_request_is_read_at_once(name: str) -> None:
-    """With members that this server does not know, too."""
+def test_a_usual_request_is_decoded_directly(name: str) -> None:
+    """Unknown members do not prevent direct decoding."""
     entry = {"Id": "a", "MessageBody": "x", "ReceiptHandle": "y", "Other": [1]}
     _, params = said(name, msgspec.json.encode({"QueueUrl": URL, "Entries": [entry], "Other": {"a": 1}}))
     assert params.queue_url == URL
@@ -76,6 +76,6 @@ WRONG = [b"", b"[]", b"{", b'{"QueueUrl": "\xff"}', b'{"QueueUrl": ""}', b'{"Que
 
 
 @pytest.mark.parametrize("body", WRONG)
-def test_what_is_not_right_is_not_read_at_once(body: bytes) -> None:
-    """It is refused, or left for a refusal that says what is missing."""
+def test_an_invalid_request_is_not_decoded_directly(body: bytes) -> None:
+    """The request is refused, or decoded member by member for an error that names the problem."""
     assert said("PurgeQueue", body)[1] is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master of worker processes, in a process of its own: when it ends, and with which exit code."""
+"""The master of worker processes, in its own process: when it ends, and its exit code."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers import stopped
 
-# The workers wait for each other, so that the master finds all of them ended at once.
+# The workers wait for each other, so that the master finds that all of them have ended.
 MASTER = """
 import os, sys, time
 from zq.serving.supervisor import Supervisor
@@ -42,7 +42,7 @@ def test_a_server_ends_with_a_worker_that_ends_by_itself(count: int, code: int, 
     assert b"Workers are killed" not in master.stderr
 
 
-# A master that looks often without a signal, and a worker that lives until a signal ends it.
+# A master that polls often without a signal, and a worker that runs until a signal ends it.
 PATIENT_MASTER = """
 import signal, sys
 from zq.serving import supervisor
@@ -63,7 +63,7 @@ def test_a_master_that_is_stopped_and_continued_goes_on() -> None:
         assert master.stdout.readline() == b"works\n"
         for _ in range(5):
             with stopped(master.pid):
-                time.sleep(0.2)  # its wait ends meanwhile
+                time.sleep(0.2)  # the master's wait times out
             with pytest.raises(subprocess.TimeoutExpired):
                 master.wait(0.2)
         master.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from tests.tables import every_row
 
 
 def test_every_row_with_failures_names_each_row_and_its_values() -> None:
-    """Rows after a failure run, and the message has what was expected and found."""
+    """Rows after a failure run too, and the message has the expected and the found values."""
     seen = []
 
     @every_row("number", [1, 2, 3])
@@ -33,7 +33,7 @@ def test_every_row_with_failures_names_each_row_and_its_values() -> None:
 
 
 def test_every_row_without_failures_passes() -> None:
-    """A product of tables whose rows all pass."""
+    """The rows are the product of two tables, and all pass."""
 
     @every_row("number", [1, 2])
     def positive(number: int) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of logs in memory: whatever is told, lost, repeated or late, readers get everything once and in order.
+"""The tails of logs in memory: after lost, repeated or late notices, readers get each batch once and in order.
 
-The store is a fake one here, since no real one loses tellings when it is asked to.
+The store is a fake, because no real one can be made to lose notices.
 """
 
 import random
@@ -23,7 +23,7 @@ PROJECT = "acme"
 
 
 class FakeLog:
-    """A log in memory; what the listener is told is for the test to decide."""
+    """A log in memory whose listener is notified only by the test."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -94,8 +94,8 @@ def sequences(batches: list[Batch] | None) -> list[int]:
     return [batch.sequence for batch in batches]
 
 
-def test_what_is_told_in_order_is_handed_on_without_a_question(log: FakeLog, tail: Tail) -> None:
-    """A reader at the end costs the store nothing."""
+def test_notices_in_order_are_passed_on_without_a_read(log: FakeLog, tail: Tail) -> None:
+    """A reader at the end causes no read of the store."""
     before = log.reads
     for _ in range(3):
         log.tell(log.publish(2))
@@ -105,8 +105,8 @@ def test_what_is_told_in_order_is_handed_on_without_a_question(log: FakeLog, tai
     assert log.reads == before
 
 
-def test_sequences_that_skip_some_are_no_loss(log: FakeLog, tail: Tail) -> None:
-    """Where a store leaves numbers out, a batch tells what it follows."""
+def test_skipped_sequences_are_not_a_loss(log: FakeLog, tail: Tail) -> None:
+    """A batch has the sequence before it, so that sequences may have gaps."""
     before, log.skipped = log.reads, 16
     for _ in range(3):
         log.tell(log.publish())
@@ -114,16 +114,16 @@ def test_sequences_that_skip_some_are_no_loss(log: FakeLog, tail: Tail) -> None:
     assert log.reads == before
 
 
-def test_a_portion_is_bounded_by_what_it_weighs(log: FakeLog, tail: Tail) -> None:
-    """Messages of no size weigh something too, in what is remembered and in what a reader gets at once."""
+def test_a_portion_is_bounded_by_its_weight(log: FakeLog, tail: Tail) -> None:
+    """Empty messages have a weight too, both in the cache and in what a reader gets at once."""
     for _ in range(40):
         log.tell(log.publish(1000))
     assert sequences(tail.after(30_003, 1)) == [30_004, 31_004]
     assert tail.after(3, 0) is None
 
 
-def test_what_was_not_told_is_fetched_once_for_all(log: FakeLog, tail: Tail) -> None:
-    """A jump in the sequences is noticed; the first reader asks the store, the others do not."""
+def test_a_missed_batch_is_read_once_for_all_readers(log: FakeLog, tail: Tail) -> None:
+    """A gap between sequences is detected; the first reader reads the store, and the others use its result."""
     before = log.reads
     log.publish()
     log.tell(log.publish())
@@ -132,8 +132,8 @@ def test_what_was_not_told_is_fetched_once_for_all(log: FakeLog, tail: Tail) -> 
     assert log.reads == before + 1
 
 
-def test_tellings_late_and_twice_add_nothing(log: FakeLog, tail: Tail) -> None:
-    """What comes in the wrong order or again is there once, in its place."""
+def test_late_and_repeated_notices_add_nothing(log: FakeLog, tail: Tail) -> None:
+    """A late or repeated notice adds its batch once, in its place."""
     fourth, fifth = log.publish(), log.publish()
     log.tell(fifth)
     log.tell(fourth)
@@ -142,16 +142,18 @@ def test_tellings_late_and_twice_add_nothing(log: FakeLog, tail: Tail) -> None:
     assert sequences(tail.after(3, 1)) == [4, 5]
 
 
-def test_a_lost_last_telling_is_made_up_for(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing follows that would show the jump, the store is asked after a while."""
+def test_a_lost_last_notice_is_compensated_by_a_read(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later notice would show the gap, so the store is read again after an interval."""
     monkeypatch.setattr(tails, "RECHECK_INTERVAL", 0.05)
     monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     log.publish()
     assert sequences(tail.after(3, 5)) == [4]
 
 
-def test_memory_that_does_not_reach_back_says_so(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader from before the tail, or before its window, has to read the store."""
+def test_a_reader_from_before_the_tail_has_to_read_the_store(
+    log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader from before the tail or before its window has to read the store."""
     assert tail.after(2, 0) is None
     monkeypatch.setattr(tails, "WINDOW", 1000)
     for _ in range(30):
@@ -161,7 +163,7 @@ def test_memory_that_does_not_reach_back_says_so(log: FakeLog, tail: Tail, monke
 
 
 def test_a_purge_is_forgotten_at_once(log: FakeLog, tail: Tail) -> None:
-    """What is remembered of a log that lost something is not handed on any more."""
+    """Batches of the log that are cached are not returned any more."""
     log.tell(log.publish())
     log.batches.clear()
     log.tell(None)
@@ -169,8 +171,8 @@ def test_a_purge_is_forgotten_at_once(log: FakeLog, tail: Tail) -> None:
     assert tail.after(4, 0) == []
 
 
-def test_what_fell_off_unseen_is_left_to_the_store(log: FakeLog, tail: Tail) -> None:
-    """A tail that slept while the log went on does not pretend to have what is gone."""
+def test_batches_trimmed_unnoticed_are_left_to_the_store(log: FakeLog, tail: Tail) -> None:
+    """A tail that missed notices does not return batches that were trimmed."""
     for _ in range(4):
         last = log.publish()
     log.dropped = 5
@@ -179,8 +181,8 @@ def test_what_fell_off_unseen_is_left_to_the_store(log: FakeLog, tail: Tail) -> 
     assert tail.after(3, 0) is None
 
 
-def test_a_store_that_fails_is_asked_again(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers wait through an outage and lose nothing."""
+def test_a_failed_read_is_repeated(log: FakeLog, tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait through an outage and lose no batch."""
     monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     log.broken = True
     log.publish()
@@ -191,7 +193,7 @@ def test_a_store_that_fails_is_asked_again(log: FakeLog, tail: Tail, monkeypatch
 
 
 def test_a_tail_that_cannot_begin_leaves_nothing(log: FakeLog, both: Tails) -> None:
-    """The next reader tries afresh."""
+    """The next reader tries again."""
     log.broken = True
     with pytest.raises(Unavailable):
         both.join(PROJECT)
@@ -201,8 +203,8 @@ def test_a_tail_that_cannot_begin_leaves_nothing(log: FakeLog, both: Tails) -> N
         assert log.followed == [PROJECT]
 
 
-def test_who_comes_while_a_tail_cannot_begin_does_not_wait_anew(log: FakeLog, both: Tails) -> None:
-    """One question to a store that is down is enough for all who wait for its answer."""
+def test_a_reader_that_joins_during_a_failing_start_shares_its_error(log: FakeLog, both: Tails) -> None:
+    """All readers that wait use the result of one read of the unavailable store."""
     log.broken, log.gate = True, threading.Event()
     refused: list[Exception] = []
 
@@ -224,7 +226,7 @@ def test_who_comes_while_a_tail_cannot_begin_does_not_wait_anew(log: FakeLog, bo
 
 
 def test_closing_wakes_all(log: FakeLog, both: Tails, tail: Tail) -> None:
-    """Nobody waits for a server that ends, nor begins to."""
+    """Waiting readers return, and later ones do not wait."""
     answers: list[Any] = []
     waiting = threading.Thread(target=lambda: answers.append(tail.after(3, 60)))
     waiting.start()
@@ -234,10 +236,10 @@ def test_closing_wakes_all(log: FakeLog, both: Tails, tail: Tail) -> None:
     assert tail.after(3, 60) == []
 
 
-def test_whatever_is_told_readers_get_everything_once_and_in_order(
+def test_readers_get_each_batch_once_and_in_order_whatever_the_notices(
     log: FakeLog, both: Tails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tellings are lost, repeated and shuffled at random while readers follow, leave and resume."""
+    """Notices are lost, repeated and shuffled at random while readers follow, leave and resume."""
     monkeypatch.setattr(tails, "RECHECK_INTERVAL", 0.02)
     monkeypatch.setattr(tails, "RETRY_INTERVAL", 0.01)
     monkeypatch.setattr(tails, "WINDOW", 200)

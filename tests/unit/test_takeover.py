@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that take a store in an object store over at the same time: one serves, and no other one deposes it."""
+"""Servers that take over a store in an object store at the same time: one serves, and none deposes it."""
 
 import threading
 import time
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 
 WITHIN = 60
 JOBS = QueueRef("acme", "jobs")
-# Seconds for which an owner may be silent, or a server that was elected may not have begun.
+# Seconds for which an owner may be silent, or an elected server may take to begin.
 PATIENCE = 2.0
-# The module, whose name in its package is that of a function.
+# The module: its name in the package is that of a function.
 owning = import_module("zq.storage.object.owner")
 
 
 class Gate:
-    """Stops each thread that comes to a place, until it is let through."""
+    """A gate that stops each thread until the test lets it through."""
 
     def __init__(self) -> None:
         self.stopped: dict[str, threading.Event] = {}
@@ -47,7 +47,7 @@ class Gate:
 
 
 class Candidates:
-    """Servers that start in threads, each on a disk of its own."""
+    """Servers that start in threads, each on its own disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class Candidates:
                 storage = object_store.connect("s3://bucket/x", cache=str(self._folder / name), **options)
                 self._opened.append(storage)
                 found.set_result(storage)
-            except BaseException as error:  # noqa: BLE001  # raised where it is asked for
+            except BaseException as error:  # noqa: BLE001  # raised where the result is read
                 found.set_exception(error)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
@@ -93,7 +93,7 @@ def candidates(tmp_path: Path, bucket: Dictionary) -> Iterator[Candidates]:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Between the wait of a candidate for its turn and its election."""
+    """Return a gate between a candidate's wait for its turn and its election."""
     stop, win = Gate(), owning.win_election
 
     def won(objects: Any) -> int:
@@ -120,10 +120,10 @@ def count(storage: Storage) -> int:
 
 
 @pytest.mark.parametrize("fencing", ["look", "position"])
-def test_of_two_candidates_one_serves_and_the_other_waits(
+def test_one_of_two_candidates_serves_and_the_other_waits(
     candidates: Candidates, bucket: Dictionary, gate: Gate, fencing: str
 ) -> None:
-    """Both have seen the owner gone before either is elected. The second one takes over once the first has stopped."""
+    """Both find the owner gone before either is elected. The second one takes over once the first has stopped."""
     first = candidates.start("first", fencing=fencing)
     let_through(gate, "first")
     post(first.result(WITHIN))
@@ -146,7 +146,7 @@ def test_of_two_candidates_one_serves_and_the_other_waits(
 
 
 def test_two_servers_that_start_on_an_empty_bucket_do_not_end(candidates: Candidates, gate: Gate) -> None:
-    """One serves, the other one is a standby."""
+    """The first server to be elected serves, and the other is a standby."""
     started = {name: candidates.start(name) for name in ("first", "second")}
     let_through(gate, *started)
     wait_for(lambda: any(each.done() for each in started.values()), WITHIN, "one of them serves")
@@ -160,7 +160,7 @@ def test_two_servers_that_start_on_an_empty_bucket_do_not_end(candidates: Candid
 
 
 def test_a_candidate_that_never_begins_is_passed_over(candidates: Candidates, bucket: Dictionary, gate: Gate) -> None:
-    """It was elected, and its machine was lost then: the next one waits for it as long as for a silent owner."""
+    """The elected server's machine failed; the next candidate waits for it as long as for a silent owner."""
     bucket.elect(1)
     began = time.monotonic()
     storage = candidates.start("second")
@@ -173,7 +173,7 @@ def test_a_candidate_that_never_begins_is_passed_over(candidates: Candidates, bu
 def test_a_candidate_that_was_passed_over_waits_on(
     candidates: Candidates, bucket: Dictionary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its restore took longer than the other one waited: it finds itself deposed and becomes a standby."""
+    """Its restore took longer than the other candidate waited: it finds itself deposed and becomes a standby."""
     slow, replayed = threading.Event(), Owner._replay
 
     def replay(owner: Owner, *arguments: Any) -> Any:
@@ -198,7 +198,7 @@ def test_a_candidate_that_was_passed_over_waits_on(
 def test_a_candidate_that_may_not_wait_ends_as_one_that_was_deposed(
     candidates: Candidates, bucket: Dictionary, monkeypatch: pytest.MonkeyPatch, takeover: str
 ) -> None:
-    """Its supervisor may start it again (exit code 75)."""
+    """The candidate's supervisor may start it again (exit code 75)."""
     slow, replayed = threading.Event(), Owner._replay
 
     def replay(owner: Owner, *arguments: Any) -> Any:
@@ -214,8 +214,8 @@ def test_a_candidate_that_may_not_wait_ends_as_one_that_was_deposed(
     assert isinstance(late.exception(WITHIN), Deposed)
 
 
-def test_of_many_candidates_each_serves_in_turn(candidates: Candidates, bucket: Dictionary) -> None:
-    """No server is deposed while it serves, whoever comes first; each is the owner once."""
+def test_many_candidates_serve_in_turn(candidates: Candidates, bucket: Dictionary) -> None:
+    """No server is deposed while it serves; each is the owner once."""
     waiting = {f"machine {number}": candidates.start(f"machine {number}") for number in range(3)}
     posted = 0
     while waiting:
@@ -237,17 +237,17 @@ def test_of_many_candidates_each_serves_in_turn(candidates: Candidates, bucket: 
     assert all(isinstance(read(bucket, name, Opening), Opening) for name in opened)
 
 
-def test_an_owner_that_opens_its_store_anew_does_not_wait_for_its_successor(
+def test_an_owner_that_reopens_its_store_does_not_wait_for_its_successor(
     candidates: Candidates, bucket: Dictionary
 ) -> None:
-    """Its write has failed, and another server has taken the store over since: its requests end, and so does it."""
+    """The owner's write failed, and another server has taken over the store: its requests fail and it ends."""
     first = candidates.start("first", lease=600.0).result(WITHIN)
     post(first)
     post(candidates.start("second", takeover="now", lease=0.2).result(WITHIN))
     assert isinstance(first, OrderedStorage)
     with first._handle as (store, _):
         assert isinstance(store, ShippedStore)
-        store._proof.fenced = False  # it has not looked since
+        store._proof.fenced = False  # it has not checked since
         store.failure = OSError("no space")
     began = time.monotonic()
     with pytest.raises(Deposed):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To which addresses anything is sent (criterion E1): at subscription, at the lookup, and at the socket."""
+"""Addresses to which zq sends requests (criterion E1): checks at subscription, at the lookup, and at the socket."""
 
 import asyncio
 import ipaddress
@@ -36,7 +36,7 @@ INSIDE = [
     "", "a", "127.1",
 ]  # fmt: skip
 OUTSIDE = [PUBLIC, "8.8.8.8", "100.63.255.255", "100.128.0.0", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-# What a resolver, or a browser, takes for an address of this machine.
+# Spellings that a resolver or a browser takes for an address of this machine.
 DISGUISED = [
     "2130706433", "0x7f000001", "017700000001", "0177.0.0.1", "0x7f.0.0.1", "127.1", "127.0.1", "0", "[::1]",
     "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "169.254.169.254", "localhost",
@@ -45,7 +45,7 @@ DISGUISED = [
 
 
 class Names:
-    """A resolver of this test: each name has its answers, and the last one stays. Literals are as ever."""
+    """A resolver for tests: each name has a list of answers, the last of which stays; literals resolve as usual."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[str, list[list[str]]] = {}
@@ -79,7 +79,7 @@ def sink() -> Iterator[Sink]:
 
 
 def post(url: str, policy: TargetPolicy) -> Outcome:
-    """One delivery by the sender of workers."""
+    """Make one delivery with the sender of delivery workers."""
 
     async def attempt() -> Outcome:
         senders = Senders(policy, MailOptions(), "zq")
@@ -95,7 +95,7 @@ def test_only_public_addresses_are_allowed() -> None:
     assert [address for address in [*INSIDE, *OUTSIDE] if TargetPolicy().allows(address, 80)] == OUTSIDE
 
 
-# The IANA special-purpose registries, address space that is no unicast, and metadata services of clouds.
+# The IANA special-purpose registries, address space that is not unicast, and metadata services of clouds.
 REGISTRIES = [
     "0.0.0.0/8", "0.0.0.0/32", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
     "192.0.0.0/24", "192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/32", "192.0.0.171/32",
@@ -112,7 +112,7 @@ REGISTRIES = [
 
 @pytest.mark.parametrize("registered", REGISTRIES)
 def test_no_address_of_the_special_purpose_registries_is_public(registered: str) -> None:
-    """The first and the last of each block, as they are and as IPv6 carries them; for webhooks and for sets of keys."""
+    """The first and last address of each block are refused, also in IPv6 forms, for webhooks and for key sets."""
     block = ipaddress.ip_network(registered)
     for address in (block[0], block[-1]):
         forms = [str(address)]
@@ -133,7 +133,7 @@ def test_the_neighbours_of_the_registries_are_public() -> None:
 
 
 def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: Sink) -> None:
-    """No request reaches a server that listens there."""
+    """No request reaches a server that listens at the address."""
     urls = [f"http://{host}:{sink.url.rpartition(':')[2]}/" for host in DISGUISED]
     for url in urls:
         with pytest.raises(Invalid, match="address is not allowed"):
@@ -148,7 +148,7 @@ def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: 
     [("", True), (":80", True), (":443", True), (":1024", True), (":22", False), (":25", False), (":26", True)],
 )
 def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
-    """Those from 1024 on are open, and what the operator adds."""
+    """Ports from 1024 on and those that the operator adds are allowed."""
     judge, url = AddressCheck(TargetPolicy(ports=(26,))), f"http://{PUBLIC}{port}/"
     if good:
         judge(url)
@@ -168,8 +168,8 @@ def test_all_addresses_of_a_name_must_be_public(names: Names, also: str) -> None
     assert post("http://two.test/", TargetPolicy()).why == "the address is not allowed"
 
 
-def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, sink: Sink) -> None:
-    """Public when it subscribed, this machine when something is sent there."""
+def test_a_name_is_checked_again_at_delivery(names: Names, sink: Sink) -> None:
+    """The name resolves to a public address at subscription, and to this machine at delivery."""
     url = sink.url.replace("127.0.0.1", "rebound.test") + "/"
     names.answers["rebound.test"] = [[PUBLIC], ["127.0.0.1"]]
     AddressCheck(TargetPolicy())(url)
@@ -177,8 +177,8 @@ def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, s
     assert sink.came("/") == []
 
 
-def test_a_connection_goes_to_what_was_judged(names: Names, sink: Sink) -> None:
-    """There is one lookup: what the name means a moment later is nobody's concern. The header Host has the name."""
+def test_a_connection_uses_the_checked_address(names: Names, sink: Sink) -> None:
+    """There is one lookup, so a later change of the name has no effect; the Host header contains the name."""
     names.answers["swift.test"] = [["127.0.0.1"], ["10.255.255.1"]]
     assert post(sink.url.replace("127.0.0.1", "swift.test") + "/", LOOPBACK).delivered
     assert names.asked == ["swift.test"]
@@ -186,8 +186,8 @@ def test_a_connection_goes_to_what_was_judged(names: Names, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_socket_is_the_last_judge(host: str, sink: Sink) -> None:
-    """Whoever looked the address up."""
+def test_the_socket_checks_the_address_last(host: str, sink: Sink) -> None:
+    """The socket checks the address again, whichever resolver returned it."""
     where = (host, int(sink.url.rpartition(":")[2]))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", where)
     with pytest.raises(Forbidden):
@@ -209,14 +209,14 @@ def test_a_redirection_to_the_cloud_s_metadata_is_not_followed(sink: Sink) -> No
     assert (outcome.delivered, outcome.status, outcome.is_final) == (False, 302, True)
 
 
-def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_used(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert post(f"{sink.url}/", LOOPBACK).delivered
 
 
 def test_nothing_is_sent_to_the_service_itself(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
-    """Where its address is public, unless the operator allows it by its network."""
+    """The service's own public address is refused unless the operator allows its network."""
     port = int(sink.url.rpartition(":")[2])
     monkeypatch.setattr("zq.subscriptions.delivery.targets.is_public", lambda _address: True)
     assert TargetPolicy().allows("127.0.0.1", port)
@@ -230,7 +230,7 @@ def test_nothing_is_sent_to_the_service_itself(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "store.test", "alias.test"])
 def test_nothing_is_sent_to_the_store(host: str, names: Names, sink: Sink) -> None:
-    """By its name or its address, though the network is allowed."""
+    """The store is refused by name and by address, although the network is allowed."""
     port = int(sink.url.rpartition(":")[2])
     names.answers |= {name: [["127.0.0.1"]] for name in ("store.test", "alias.test")}
     policy = TargetPolicy(LOOPBACK.networks, stores=(("store.test", port), ("127.0.0.1", port)))
@@ -249,10 +249,10 @@ def test_nothing_is_sent_to_the_store(host: str, names: Names, sink: Sink) -> No
         ("unix:///run/redis.sock", set()),
     ],
 )
-def test_the_settings_know_what_is_their_own(
+def test_the_settings_include_own_ports_and_stores(
     uri: str, stores: set[tuple[str, int]], names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the addresses of the stores' names."""
+    """The stores' names are also resolved to addresses."""
     for option, value in (("STORAGE__URI", uri), ("SERVER__PORT", "7777"), ("METRICS__PORT", "0")):
         monkeypatch.setenv(f"OS_{option}", value)
     names.answers |= {"store.test": [["192.0.2.7"]], "a.test": [["192.0.2.8"]]}
@@ -265,16 +265,16 @@ def test_the_settings_know_what_is_their_own(
 
 
 @pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1."])
-def test_a_name_that_nobody_knows_yet_may_subscribe(host: str) -> None:
-    """It is judged when something is sent there."""
+def test_a_name_that_does_not_resolve_yet_may_subscribe(host: str) -> None:
+    """The name is checked at delivery."""
     AddressCheck(TargetPolicy())(f"http://{host}/")
     assert not post(f"http://{host}/", TargetPolicy()).delivered
 
 
-def test_a_name_server_that_does_not_answer_delays_its_own_names_alone(
+def test_a_name_server_that_does_not_respond_delays_only_its_own_names(
     monkeypatch: pytest.MonkeyPatch, sink: Sink
 ) -> None:
-    """Subscribe and deliver long before the lookups of 40 deliveries that hang are over."""
+    """A subscription and a delivery succeed long before the hanging lookups of 40 deliveries end."""
     hanging, early = 180, 90
     real, ended = socket.getaddrinfo, threading.Event()
 

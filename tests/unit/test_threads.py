@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads beside a worker's event loop."""
+"""Worker threads of the event loop's process."""
 
 import subprocess
 import sys
@@ -18,14 +18,14 @@ atexit.register(lambda: print(threads.submit(pow, 2, 5).result(60)))
 """
 
 
-def test_they_work_while_the_interpreter_ends() -> None:
-    """A worker gives back then what it holds."""
+def test_threads_run_while_the_interpreter_exits() -> None:
+    """A worker process releases its resources while the interpreter exits."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("32\n", "")
 
 
-def test_results_errors_and_calls_that_were_given_up() -> None:
-    """As of any executor; what was submitted before the end is done."""
+def test_results_errors_and_cancelled_calls() -> None:
+    """Results and errors are those of any executor; calls that were submitted before the shutdown run."""
     threads, begun, go = Threads(1, "t"), threading.Event(), threading.Event()
     first = threads.submit(lambda: begun.set() or go.wait(60))
     assert begun.wait(60)

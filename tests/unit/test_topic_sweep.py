@@ -11,7 +11,7 @@ from zq.storage.api import Storage
 
 @pytest.mark.parametrize("store_name", ["memory", "rocksdb", "redis"], indirect=True)
 def test_maintenance_removes_batches_that_have_wholly_expired(storage: Storage, clock: ManualClock) -> None:
-    """And no other one, wherever it stands, in how many projects. On MongoDB the TTL monitor does it."""
+    """Other batches stay, whatever their position and project. On MongoDB, the TTL monitor removes batches."""
     log = Log(storage, clock)
     rooms = [log.of(f"p{at}") for at in range(5)]
     kept, last = {}, {}

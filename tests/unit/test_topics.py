@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of topics: which names a pattern means, what of a batch is alive, and what a pattern is."""
+"""Values of topics: matching of patterns, live messages of a batch, and the syntax of patterns."""
 
 import re
 import time
@@ -18,7 +18,7 @@ NAMES = st.text("abA-_.", max_size=12)
 
 
 def regular(pattern: str) -> re.Pattern[str]:
-    """The same by the library: from the left, two stars stand for anything and one for anything without a dot."""
+    """Return a regular expression for it: from the left, ``**`` matches anything and ``*`` anything without a dot."""
     parts = (part if "*" in part else re.escape(part) for part in re.split(r"(\*\*|\*)", pattern))
     return re.compile("".join({"**": ".*", "*": r"[^.]*"}.get(part, part) for part in parts))
 
@@ -27,8 +27,8 @@ def regular(pattern: str) -> re.Pattern[str]:
 @given(st.lists(PIECES, min_size=1, max_size=8).map("".join), st.lists(NAMES, min_size=1, max_size=5))
 @example("***", ["", "a", "a.b"])
 @example("*.", ["a.", ".", "a.."])
-def test_a_pattern_means_what_a_regular_expression_says(pattern: str, names: list[str]):
-    """Name by name, asked twice, for what was asked before is remembered."""
+def test_a_pattern_matches_like_its_regular_expression(pattern: str, names: list[str]):
+    """Each name is matched twice, because results are cached."""
     built, oracle = Pattern(pattern), regular(pattern)
     for name in [*names, *names, pattern.replace("*", "a"), pattern.replace("*", "")]:
         assert built.matches(name) == bool(oracle.fullmatch(name))
@@ -49,8 +49,8 @@ def test_a_pattern_means_what_a_regular_expression_says(pattern: str, names: lis
         (EVERYTHING, ["", "a", "a.b.c", "."], []),
     ],
 )
-def test_one_star_stays_between_dots_and_two_go_across(pattern: str, meant: list[str], others: list[str]):
-    """The examples of the documentation."""
+def test_one_star_matches_between_dots_and_two_match_across(pattern: str, meant: list[str], others: list[str]):
+    """The cases are the examples of the documentation."""
     built = Pattern(pattern)
     assert built.topic == ("" if "*" in pattern else pattern)
     assert [name for name in [*meant, *others] if built.matches(name)] == meant
@@ -58,7 +58,7 @@ def test_one_star_stays_between_dots_and_two_go_across(pattern: str, meant: list
 
 @pytest.mark.parametrize("pattern", ["a*" * 32, "*a" * 32, "**a" * 21, "*" * 64, "*." * 32, "**." * 21, "***a" * 16])
 def test_no_pattern_is_slow(pattern: str):
-    """Patterns on which a backtracking matcher never ends: some of the longest names take a moment each."""
+    """A backtracking matcher would not end on these patterns."""
     built = Pattern(pattern)
     started = time.thread_time()
     for at in range(10):
@@ -67,8 +67,8 @@ def test_no_pattern_is_slow(pattern: str):
     assert time.thread_time() - started < 2.0
 
 
-def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    """However many names a log has, and it stays right."""
+def test_the_cache_of_a_pattern_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    """The cache of results is bounded, whatever the number of names, and the results stay correct."""
     monkeypatch.setattr(topics, "MAX_CACHED", 10)
     built = Pattern("a*")
     for at in range(100):
@@ -78,24 +78,24 @@ def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a/b", "a?", "[a]", "é", "a\n", "x" * 65, "a\x00", "a,b"])
-def test_what_is_not_a_pattern(text: str):
-    """Names of topics and stars, up to 64 characters together."""
+def test_an_invalid_pattern_is_refused(text: str):
+    """A pattern has at most 64 characters, those of topic names and stars."""
     assert PATTERN.fullmatch(text) is None
 
 
 @pytest.mark.parametrize("text", ["a", "*", "**", "a.*-b_C.**", "x" * 64, "*" * 64])
-def test_what_is_a_pattern(text: str):
+def test_a_valid_pattern_is_accepted(text: str):
     assert PATTERN.fullmatch(text)
 
 
-def test_a_batch_knows_its_end_and_its_size():
-    """By its messages' numbers and by their bodies' bytes."""
+def test_a_batch_has_its_end_and_its_size():
+    """The end is computed from the number of messages, the size from their bodies."""
     batch = Batch("news", 7, NOW, [Entry(b"1", 60), Entry(b"\xc3\xa9", 60), Entry(b"", 60)])
     assert (batch.last, batch.size) == (9, 3)
 
 
-def test_a_batch_gives_what_is_above_the_marker_and_alive():
-    """Each by its own ttl, to its very end, with its sequence."""
+def test_a_batch_returns_live_messages_above_the_marker():
+    """Each message is returned with its sequence until its own TTL ends."""
     ttls = [60, 600, 61, 60]
     batch = Batch("news", 7, NOW, [Entry(b"%d" % at, ttl) for at, ttl in enumerate(ttls)])
 

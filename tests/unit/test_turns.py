@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of threads: large work is done in slices, shortens the turns of its process, and gives way between slices."""
+"""Switch intervals of threads: large work runs in slices, shortens the interval, and yields between slices."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from zq.turns import Contention
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The sleeps of this thread's large work, none of which takes time."""
+    """Record the sleeps of this thread's large work without sleeping."""
     sleeps: list[float] = []
     plain, thread = turns.time.sleep, threading.get_ident()
     monkeypatch.setattr(
@@ -29,14 +29,14 @@ def ended() -> Iterator[None]:
 
 
 def work(seconds: float) -> None:
-    """Take processor time."""
+    """Use processor time."""
     end = turns.time.thread_time() + seconds
     while turns.time.thread_time() < end:
         pass
 
 
 def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
-    """The first slice waits for nobody, and neither do few items."""
+    """There is no pause before the first slice, and none if there are few items."""
     assert [list(part) for part in turns.slices("abcde", 2)] == [["a", "b"], ["c", "d"], ["e"]]
     assert slept == [turns.SHORT_PAUSE] * 2
     few = list(range(turns.SLICE))
@@ -53,7 +53,7 @@ def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
         (Contention.NOW, turns.YIELD, turns.MAX_REST),
     ],
 )
-def test_large_work_rests_by_contention(
+def test_large_work_pauses_by_contention(
     slept: list[float], contention: Contention, shortest: float, longest: float
 ) -> None:
     turns.begin(lambda: contention)
@@ -65,7 +65,7 @@ def test_large_work_rests_by_contention(
 
 
 def test_turns_are_short_while_any_thread_does_large_work() -> None:
-    """What was set before holds again when the last one has ended; both calls may be made twice."""
+    """The former interval is restored after the last thread has ended; both calls may be repeated."""
     before = sys.getswitchinterval()
     both = threading.Barrier(2)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of the sweeper, on a real store: their bounds, what is told of them, and options that change between them."""
+"""Rounds of the sweeper on a real store: limits, events, and options that change between rounds."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ COUNT = 250
 
 
 class Heard(Events):
-    """Everything that an upkeep tells."""
+    """A listener that records all events of an upkeep."""
 
     def __init__(self) -> None:
         self.gone = 0
@@ -43,7 +43,7 @@ class Heard(Events):
 
 @pytest.fixture
 def storage(tmp_path) -> Iterator[OrderedStorage]:
-    """With messages that have expired."""
+    """Yield a store with messages that have expired."""
     storage, then = connect(f"rocksdb://{tmp_path}/store", sync="never"), time.time() - 100
     for start in range(0, COUNT, 50):
         storage.messages.post(QUEUE, [Draft(id, b"1", 60, 0, "alice") for id in new_ids(50, then)], then + start / 1000)
@@ -58,7 +58,7 @@ def upkeep(storage: OrderedStorage, interval: float = 3600, **options: int) -> t
 
 
 def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
-    """250 messages in rounds of 100: two that had to end, and one that came to an end."""
+    """With 250 messages and rounds of 100, two rounds reach the limit and the third completes."""
     kept, heard = upkeep(storage, sweep_batch_size=30, sweep_max_deletes=100)
     assert [kept.run_round(), kept.run_round(), kept.run_round()] == [True, True, False]
     assert heard.rounds == [(100, True), (100, True), (50, False)]
@@ -67,7 +67,7 @@ def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
 
 
 def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: OrderedStorage) -> None:
-    """Though the interval is an hour once it has begun."""
+    """The next round does not wait for the interval of an hour."""
     kept, heard = upkeep(storage, 0.1, sweep_batch_size=10, sweep_max_deletes=10)
     kept.start()
     wait_for(lambda: heard.rounds, 60, "the first round")
@@ -78,7 +78,7 @@ def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: Ordere
 
 
 def test_options_that_change_count_from_the_next_round_on(storage: OrderedStorage) -> None:
-    """The bound of a round here."""
+    """The option here is the limit of a round."""
     kept, heard = upkeep(storage, sweep_max_deletes=10)
     kept.run_round()
     kept.configure(Expiry(sweep_interval=3600, sweep_max_deletes=1000))
@@ -87,7 +87,7 @@ def test_options_that_change_count_from_the_next_round_on(storage: OrderedStorag
 
 
 def test_a_shorter_interval_counts_at_once(storage: OrderedStorage) -> None:
-    """The long one that has begun is not waited for."""
+    """The upkeep does not wait for the end of the former interval."""
     kept, heard = upkeep(storage)
     kept.start()
     kept.configure(Expiry(sweep_interval=0.1))

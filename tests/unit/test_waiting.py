@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls on a store that is a list: who is woken when, and how often anybody asks."""
+"""Long polls on a stub store: which poll is notified when, and the number of queries."""
 
 import threading
 import time
@@ -22,11 +22,11 @@ from zq.storage.inline import LongScan
 
 QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
 LONG, SOON = 30, 25
-"""Seconds that nobody here waits in vain, and within which everybody who is woken has answered."""
+"""A wait that no poll here reaches, and the seconds within which each notified poll returns."""
 
 
 class Shelf:
-    """A store of one queue: ``take`` is what a poll asks."""
+    """A store of one queue; a poll calls ``take``."""
 
     def __init__(self) -> None:
         self.queues = self
@@ -67,7 +67,7 @@ def poll(
     waits: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> PollResult[Any]:
-    """Poll as a server without an event loop does: the thread waits."""
+    """Poll like a server without an event loop: the thread waits."""
     queue_poll = waiters.enter(queue, wait, **options)
     try:
         while (polled := queue_poll.poll(ask, found, gone)) is None:
@@ -82,7 +82,7 @@ def poll(
 
 
 class Scene:
-    """Waiters on a shelf, and threads that poll."""
+    """Waiters on a stub store, and threads that poll."""
 
     def __init__(self, most: int) -> None:
         self.shelf = Shelf()
@@ -93,7 +93,7 @@ class Scene:
     def start(
         self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG, gone: bool = False
     ) -> Future[PollResult]:
-        """A poll that has asked in vain and waits."""
+        """Start a poll and wait until it has found nothing and waits."""
         waits = threading.Event()
         ask = self.shelf.take if takes else lambda: self.shelf.looks()
         options = {"takes": takes, "gone": lambda: gone, "waits": waits.set}
@@ -116,36 +116,34 @@ def scene() -> Iterator[Scene]:
 
 
 def test_what_is_there_is_answered_at_once(scene: Scene) -> None:
-    """A poll that finds something is like any other request."""
     scene.shelf.items = ["a"]
     assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == PollResult("a")
     assert scene.shelf.asked == 1
 
 
 @pytest.mark.parametrize("wait", [None, 0])
-def test_without_wait_nobody_waits(scene: Scene, wait: int | None) -> None:
-    """The base's behaviour."""
+def test_a_poll_without_wait_returns_at_once(scene: Scene, wait: int | None) -> None:
     assert poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True) == PollResult(None)
 
 
 @pytest.mark.parametrize("wait", [-1, 31])
 def test_a_wait_out_of_bounds_is_refused_before_anything_is_taken(scene: Scene, wait: int) -> None:
-    """Extensions 2: 0 to max_wait."""
+    """The allowed range is 0 to ``max_wait`` (extensions 2)."""
     with pytest.raises(Invalid, match="wait must be from 0 to 30"):
         poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True)
     assert scene.shelf.asked == 0
 
 
-def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
-    """With what it asked last."""
+def test_a_poll_without_messages_ends_after_its_time(scene: Scene) -> None:
+    """The poll returns its last result."""
     began = time.monotonic()
     assert poll(scene.waiters, QUEUE, 1, scene.shelf.take, bool, takes=True) == PollResult(None)
     assert 1 <= time.monotonic() - began < SOON
     assert scene.shelf.asked <= 3
 
 
-def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
-    """And nobody else asks anything."""
+def test_a_notification_wakes_a_poll_of_its_queue(scene: Scene) -> None:
+    """Polls of other queues do not query the store."""
     running = scene.start()
     elsewhere = scene.start(queue=OTHER)
     scene.put("a")
@@ -154,8 +152,8 @@ def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
     assert not elsewhere.done()
 
 
-def test_one_message_wakes_one_taker(scene: Scene) -> None:
-    """Of six that wait one gets it, and one more looks whether there is another; four sleep on."""
+def test_one_message_wakes_one_taking_poll(scene: Scene) -> None:
+    """The first of six polls gets the message, the second one checks for another, and four keep waiting."""
     running = [scene.start() for _ in range(6)]
     scene.put("a")
     wait_for(lambda: scene.shelf.asked == 8, SOON, "the second one has looked")
@@ -163,38 +161,38 @@ def test_one_message_wakes_one_taker(scene: Scene) -> None:
     assert running[0].result(SOON) == PollResult("a"), "the first who came"
 
 
-def test_one_telling_of_many_messages_serves_as_many_takers(scene: Scene) -> None:
-    """Who finds something wakes the next."""
+def test_one_notification_of_many_messages_serves_as_many_polls(scene: Scene) -> None:
+    """A poll that finds a message notifies the next poll."""
     running = [scene.start() for _ in range(4)]
     scene.put("a", "b", "c", told=1)
     wait_for(lambda: [future.done() for future in running].count(True) == 3, SOON, "three are served")
 
 
-def test_many_tellings_serve_many_takers(scene: Scene) -> None:
-    """None of them is lost, however they fall together."""
+def test_many_notifications_serve_many_polls(scene: Scene) -> None:
+    """No notification is lost, however many coincide."""
     running = [scene.start() for _ in range(8)]
     for name in "abcdefgh":
         scene.put(name)
     assert sorted(future.result(SOON).answer for future in running) == list("abcdefgh")
 
 
-def test_who_has_gone_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
-    """The one behind it gets what came."""
+def test_a_disconnected_poll_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
+    """The next poll gets the message."""
     lost, there = scene.start(gone=True), scene.start()
     scene.put("a")
     assert there.result(SOON) == PollResult("a")
     assert lost.result(SOON) == PollResult(None)
 
 
-def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:
-    """Everybody sees a message that nobody takes away."""
+def test_a_notification_wakes_all_reading_polls(scene: Scene) -> None:
+    """Every poll sees a message that none of them takes."""
     running = [scene.start(takes=False) for _ in range(5)]
     scene.put("a")
     assert [future.result(SOON) for future in running] == [PollResult(["a"])] * 5
 
 
-def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
-    """The next one looks when one has looked; a notification that comes while it looks is not lost."""
+def test_reading_polls_run_a_few_at_a_time(scene: Scene) -> None:
+    """The next poll begins when one has ended; a notification during a poll is not lost."""
     running = [scene.start(takes=False) for _ in range(2 * MAX_CONCURRENT_POLLS)]
     looking, looks = list[int](), list[bool]()
     most = 0
@@ -217,8 +215,8 @@ def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
     assert most <= MAX_CONCURRENT_POLLS
 
 
-def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One timer for the moment that the store names."""
+def test_a_message_that_becomes_ready_wakes_a_poll(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single timer is set for the time that the store returns."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     scene.shelf.due_at = 1000.3
     began = time.monotonic()
@@ -228,8 +226,8 @@ def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.Mo
     assert time.monotonic() - began > 0.25
 
 
-def test_a_lost_telling_costs_latency_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extensions 2: now and then a queue is looked at anyway."""
+def test_a_lost_notification_only_adds_latency(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each queue is polled again after an interval anyway (extensions 2)."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 0.2)
     running = [scene.start() for _ in range(2)]
     scene.put("a", "b", told=0)
@@ -237,7 +235,7 @@ def test_a_lost_telling_costs_latency_only(scene: Scene, monkeypatch: pytest.Mon
 
 
 def test_without_a_place_a_poll_is_turned_away() -> None:
-    """Extensions 2: beyond max_waiters a request is answered at once, also with what there is."""
+    """Beyond ``max_waiters``, a poll returns at once with what it finds (extensions 2)."""
     scene = Scene(most=1)
     running = scene.start()
     assert poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True) == PollResult(None, turned_away=True)
@@ -251,8 +249,11 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     scene.pool.shutdown()
 
 
-def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQS 7: in a small reserve; it is woken as others are, in vain it is answered soon, and beyond it at once."""
+def test_a_poll_in_the_reserve_is_held_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small reserve holds such polls for a short time (SQS 7).
+
+    They are notified like others; without a message they return soon, and beyond the reserve at once.
+    """
     monkeypatch.setattr(waiting, "RESERVE_WAIT", 0.05)
     scene = Scene(most=1)
     running = scene.start()
@@ -271,7 +272,7 @@ def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.Mo
 
 
 def test_one_project_gets_a_quarter_of_the_slots_to_wait() -> None:
-    """S7: whoever has its share is turned away at once, and another project's request waits as before."""
+    """A poll beyond the project's share is refused at once, and other projects' polls can wait (S7)."""
     scene = Scene(most=8)
     mine = [scene.start() for _ in range(2)]
     turned_away = poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True)
@@ -288,16 +289,16 @@ def test_one_project_gets_a_quarter_of_the_slots_to_wait() -> None:
     scene.pool.shutdown()
 
 
-def test_the_end_answers_everybody_at_once(scene: Scene) -> None:
-    """Extensions 2: on shutdown; and later ones do not wait."""
+def test_closing_answers_all_polls_at_once(scene: Scene) -> None:
+    """Polls after the shutdown do not wait (extensions 2)."""
     running = [scene.start(), scene.start(takes=False), scene.start(queue=OTHER)]
     scene.waiters.close()
     assert [future.result(SOON).answer for future in running] == [None, [], None]
     assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True).turned_away
 
 
-def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
-    """Nobody is left asleep behind one who could not look."""
+def test_a_failing_store_fails_all_its_polls(scene: Scene) -> None:
+    """No poll keeps waiting for one that failed."""
     running = [scene.start() for _ in range(3)]
     scene.shelf.failing = True
     scene.put("a")
@@ -306,8 +307,10 @@ def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
             future.result(SOON)
 
 
-def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was not there by the moment of the question, and is no future moment by the time that is asked for."""
+def test_a_message_that_becomes_ready_during_a_poll_is_not_missed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is too late for the poll's query, and not in the future any more when `ready` is queried."""
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     moments: list[float] = []
 
@@ -329,8 +332,8 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
     assert time.monotonic() - began < SOON
 
 
-def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) -> None:
-    """It was notified, began on the event loop's thread, and goes on elsewhere: nobody notifies it again."""
+def test_a_poll_that_needs_a_thread_is_not_notified_again(scene: Scene) -> None:
+    """The poll was notified, began on the event loop's thread and continues on another, so it is not notified again."""
     queue_poll = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
     assert queue_poll.poll(scene.shelf.look, bool) is None
     queue_poll.begin(threading.Event().set)

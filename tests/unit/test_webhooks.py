@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard Webhooks as the specification has them (criterion E5), and the secrets in the store."""
+"""Standard Webhooks according to the specification (criterion E5), and encrypted secrets in the store."""
 
 import base64
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_the_vector_of_the_specification() -> None:
 
 
 def test_both_sign_while_a_secret_is_replaced() -> None:
-    """Separated by a blank; whoever has either secret takes it."""
+    """The signatures are separated by a space; either secret verifies the message."""
     headers = webhooks.headers([OTHER, SECRET], MESSAGE, MOMENT, BODY)
     assert headers["webhook-signature"].split(" ")[1] == SIGNATURE
     for secret in (OTHER, SECRET):
@@ -48,7 +48,7 @@ def test_both_sign_while_a_secret_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(0, True), (300, True), (-300, True), (301, False), (-301, False)])
-def test_what_is_old_or_of_the_future_is_refused(seconds: int, good: bool) -> None:
+def test_a_timestamp_too_old_or_in_the_future_is_refused(seconds: int, good: bool) -> None:
     if good:
         assert check(GIVEN, now=MOMENT + seconds) == MESSAGE
     else:
@@ -80,20 +80,20 @@ def test_a_forged_one_is_refused(change: dict[str, str], body: bytes) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!", "whsec_TWZLUTlyOEdLWXFUd1VQRDhJ", "x" * 92])
-def test_what_is_no_secret_is_refused(secret: str) -> None:
+def test_an_invalid_secret_is_refused(secret: str) -> None:
     with pytest.raises(Invalid, match="whsec_"):
         check(GIVEN, secret=secret)
 
 
 def test_a_new_secret_is_long_enough() -> None:
-    """24 to 64 bytes, as the specification asks."""
+    """The specification requires 24 to 64 bytes."""
     made = {webhooks.new_secret() for _ in range(10)}
     assert len(made) == 10
     assert all(24 <= len(webhooks.key(secret)) <= 64 for secret in made)
 
 
-def test_the_library_takes_what_is_new_once() -> None:
-    """By the clock of now; a repeat has the same id."""
+def test_the_library_accepts_a_recent_message_once() -> None:
+    """The timestamp is checked against the current time; a repeated message has the same id."""
     with pytest.raises(Invalid, match="300 seconds"):
         verify(SECRET, GIVEN, BODY)
     assert verify(SECRET, GIVEN, BODY, tolerance=1e12) == MESSAGE
@@ -106,7 +106,7 @@ def _sealer(*keys: str) -> SecretSealer:
 
 
 def test_a_secret_is_opened_by_the_key_that_sealed_it() -> None:
-    """Whichever of the keys that is now; and it is sealed differently each time."""
+    """The key may be any of the configured ones; each encryption differs."""
     sealed = _sealer("a" * 32).seal(SECRET)
     assert SECRET.encode() not in sealed
     assert sealed != _sealer("a" * 32).seal(SECRET)
@@ -120,7 +120,7 @@ def test_a_secret_is_opened_by_the_key_that_sealed_it() -> None:
 
 
 def test_the_bytes_of_a_store_hold_no_secret(tmp_path: Path) -> None:
-    """Neither after the subscription, nor after the secret was replaced."""
+    """The store never contains a secret, neither after the subscription nor after the secret was rotated."""
     folder = tmp_path / "store"
     storage, source = connect(f"rocksdb:{folder}"), Source("acme", "queue", "jobs")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of WebSocket, and what a test does with a connection."""
+"""Servers of WebSocket, and steps of a test on a connection."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ WITHIN = 120.0
 
 @contextmanager
 def served(**options: str) -> Iterator[tuple[str, ZqServer]]:
-    """Yield the URL of WebSocket and its server, by default on a store in memory.
+    """Yield the WebSocket URL and its server, by default on a store in memory.
 
     ``options`` are environment variables.
     """
@@ -49,7 +49,7 @@ def ask(
 
 
 def notification(connection: ClientConnection, binary: bool) -> Any:
-    """What comes without a request."""
+    """Return the next message that the server sends without a request."""
     frame = connection.recv(timeout=WITHIN)
     assert isinstance(frame, bytes) == binary
     return msgspec.msgpack.decode(frame) if isinstance(frame, bytes) else json.loads(frame)
@@ -57,7 +57,7 @@ def notification(connection: ClientConnection, binary: bool) -> Any:
 
 @contextmanager
 def guarded(folder: Path, **options: str) -> Iterator[tuple[ZqServer, str, dict[str, str]]]:
-    """A server that asks for tokens, its URL of WebSocket, and the headers of its administrator."""
+    """Yield a server with token authentication, its WebSocket URL, and the headers of its administrator."""
     token = format_token("A" * 10, "b" * 43)
     file = folder / "token"
     file.write_text(token)
@@ -83,7 +83,7 @@ def made(server: ZqServer, admin: dict[str, str], project: str, **terms: Any) ->
 
 
 def closed(connection: ClientConnection) -> int:
-    """The code with which the server closes a connection."""
+    """Return the code with which the server closes a connection."""
     with pytest.raises(ConnectionClosed) as ended:
         connection.recv(timeout=WITHIN)
     assert ended.value.rcvd is not None

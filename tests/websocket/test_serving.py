@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket beside HTTP at one port: on shared stores, and bounded before the handshake."""
+"""WebSocket and HTTP on one port: on shared stores, and limits before the handshake."""
 
 import socket
 import ssl
@@ -27,10 +27,10 @@ HANDSHAKE = (
 
 
 @pytest.mark.parametrize("kind", [RedisServer, MongoServer])
-def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
+def test_a_posted_message_reaches_a_connection_to_another_process(
     kind: type[RedisServer | MongoServer], tmp_path: Path
 ) -> None:
-    """On a store that both share; each serves the other's queues and claims."""
+    """The two servers share the store; each serves the other's queues and claims."""
     with (
         kind() as store,
         ZqServer(store.uri, env={"OS_NOTIFICATION__DELIVER": "false"}) as server,
@@ -50,7 +50,7 @@ def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
         assert len(ask_http(server.url, "GET", claim, headers=HEADERS).document["messages"]) == 3
 
 
-def test_by_tls_at_the_port_of_http(folder: Path) -> None:
+def test_tls_on_the_port_of_http(folder: Path) -> None:
     options = {"OS_SERVER__TLS_CERT": f"{folder}/server.pem", "OS_SERVER__TLS_KEY": f"{folder}/server.key"}
     trusting = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     env = {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__ENABLED": "true", **options}
@@ -67,7 +67,7 @@ def threads_of(server: ZqServer) -> int:
 
 
 def test_300_silent_sockets_cost_no_thread_and_keep_no_one_out() -> None:
-    """Nor do as many handshakes that are not finished."""
+    """Half of the sockets are silent, and half have an unfinished handshake."""
     with served() as (url, server), ExitStack() as opened:
         before = threads_of(server)
         for number in range(300):
@@ -89,7 +89,7 @@ def test_a_client_that_resets_after_the_handshake_leaves_no_place_taken() -> Non
 
 
 def admitted(url: str) -> bool:
-    """Return whether a connection is taken now."""
+    """Return whether a new connection is accepted."""
     try:
         with connect(url) as connection:
             return ask(connection, "queue_list")[0] == 200
@@ -110,7 +110,7 @@ def test_connections_without_a_credential_get_half_of_the_places(tmp_path: Path)
         assert ask(known, "queue_list")[0] == 200
 
 
-def test_one_address_gets_so_many_places() -> None:
+def test_one_address_has_a_limited_number_of_connections() -> None:
     with served(OS_WEBSOCKET__MAX_CONNECTIONS_PER_ADDRESS="2") as (url, _), connect(url), connect(url):
         with pytest.raises(InvalidStatus) as refused:
             connect(url)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks over WebSocket, under the strategies other than ``token`` (contract 14, tenancy 1), and until when."""
+"""Authentication over WebSocket by other strategies than ``token``, and its expiry (contract 14, tenancy 1)."""
 
 import json
 import time
@@ -19,12 +19,12 @@ from tests.websocket.connections import WITHIN, ask, closed, guarded, made, serv
 pytestmark = pytest.mark.slow
 
 SECRET = "s" * 32
-# Seconds for which a token is good.
+# Lifetime of a token in seconds.
 LIVES = 10
 
 
 def test_a_connection_ends_with_its_json_web_token(tmp_path: Path) -> None:
-    """Within a second or two of its expiry, busy or silent."""
+    """The connection is closed within two seconds of the token's expiry, whether it is busy or silent."""
     key, stranger = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"keys": [OKPAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "o"}]}))
@@ -50,7 +50,7 @@ def test_a_connection_ends_with_its_json_web_token(tmp_path: Path) -> None:
         def work() -> None:
             while time.time() < now + LIVES + WITHIN:
                 assert ask(busy, "queue_list")[0] == 200
-                time.sleep(0.05)  # below the rate that a project has
+                time.sleep(0.05)  # below the rate limit of a project
 
         with connect(url) as silent:
             assert ask(silent, "authenticate", **{"X-Auth-Token": token(key)})[0] == 200
@@ -77,8 +77,8 @@ def test_tokens_of_keystone(tmp_path: Path) -> None:
             assert closed(connection) == 4003
 
 
-def test_a_proxy_says_who_asks(tmp_path: Path) -> None:
-    """In the handshake, with its secret; frames may name no other project."""
+def test_a_proxy_identifies_the_caller(tmp_path: Path) -> None:
+    """The handshake has the proxy's secret and identity; frames may not name another project."""
     secrets = tmp_path / "secrets"
     secrets.write_text(f"{SECRET}\n")
     secrets.chmod(0o600)
@@ -93,8 +93,8 @@ def test_a_proxy_says_who_asks(tmp_path: Path) -> None:
                 assert closed(stranger) == 1008
 
 
-def test_who_asks_is_in_the_audit_log(tmp_path: Path) -> None:
-    """What a connection changes is written down as what a request changes."""
+def test_the_caller_is_in_the_audit_log(tmp_path: Path) -> None:
+    """Changes over a connection are audited like those of HTTP requests."""
     log = tmp_path / "audit.log"
     with guarded(tmp_path, OS_LOG__AUDIT=str(log)) as (server, url, admin), connect(url) as connection:
         token = made(server, admin, "acme", scopes=["consume:orders"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket (contract 14): every action, both formats, faults, who asks, and bounds, against a real process."""
+"""WebSocket on a real process: every action, both formats, errors, authentication and limits (contract 14)."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_every_action_on_queues_messages_and_claims(url: str, binary: bool) -> N
         assert ask(connection, "authenticate", None, binary, **{"X-Auth-Token": "x"})[0] == 200
 
 
-def test_faults_say_what_is_wrong(url: str) -> None:
+def test_errors_name_their_cause(url: str) -> None:
     with connect(url) as connection:
 
         def raw(frame: str | bytes) -> Any:
@@ -145,7 +145,7 @@ def test_an_origin_must_be_on_the_list_and_connections_are_bounded(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_server_with_tokens(tmp_path: Path) -> None:
-    """A credential must come, is for one project and its scopes, is replaced by another, and ends with its token."""
+    """A credential is required, covers one project and its scopes, can be replaced, and ends with its token."""
     with guarded(tmp_path) as (server, url, admin):
         ours = made(server, admin, "acme", scopes=["produce:orders"])
         theirs = made(server, admin, "other")
@@ -171,8 +171,8 @@ def test_a_server_with_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failing_gains_no_time(tmp_path: Path) -> None:
-    """A stranger is hung up on five seconds after it came, however often it tries."""
+def test_failed_attempts_do_not_extend_the_deadline(tmp_path: Path) -> None:
+    """An unauthenticated client is disconnected after five seconds, however often it tries."""
 
     def try_for(seconds: float, stranger: ClientConnection) -> None:
         until = time.monotonic() + seconds
@@ -211,7 +211,7 @@ def test_a_signed_request_is_for_its_own_queue_and_methods(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bool) -> None:
+def test_a_subscribed_connection_receives_posted_messages(url: str, binary: bool) -> None:
     """Frames have the format of the subscribing request; the subscription ends with its connection."""
     queue = f"pushed-{binary}"
     q = {"queue_name": queue}
@@ -224,7 +224,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
             assert ask(other, "message_post", q | {"messages": [{"body": body, "ttl": 300}]})[0] == 201
             expected = {"body": body, "ttl": 300, "Message_Type": "Notification", "queue_name": queue}
             assert notification(connection, binary) == expected
-        # An answer in the other format changes nothing.
+        # A response in the other format changes nothing.
         status, one = ask(connection, "subscription_get", q | {"subscription_id": id}, not binary)
         assert (status, one["id"], one["source"], one["ttl"], one["options"], one["confirmed"]) == (
             200,
@@ -248,8 +248,8 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
         wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 60, "no subscription")
 
 
-def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its ttl, or once it is deleted: a connection may stay for long."""
+def test_an_ended_subscription_is_not_polled_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subscription has expired or was deleted, while its connection stays open."""
     monkeypatch.setattr(pushes, "POLL_INTERVAL", 0.0)
     storage = connect_store("memory:")
     _, use_cases = core_with_subscriptions(storage, StoreClock(storage.now))
@@ -270,7 +270,7 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(tmp_path: Path) -> None:
+def test_other_subscribers_are_confirmed_as_over_http_and_duplicates_conflict(tmp_path: Path) -> None:
     options = {"OS_SIGNED_URL__SECRET_KEY": KEY, "OS_NOTIFICATION__ALLOWED_NETWORKS": "127.0.0.0/8"}
     with served(**options) as (address, _), Sink() as sink, connect(address) as connection:
         q = {"queue_name": "orders", "subscriber": f"{sink.url}/hook"}
@@ -285,7 +285,7 @@ def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(
 
 
 @pytest.mark.slow
-def test_who_asks_with_another_token_is_sent_nothing_of_the_former_project(tmp_path: Path) -> None:
+def test_another_token_ends_messages_of_the_former_project(tmp_path: Path) -> None:
     with guarded(tmp_path) as (server, url, admin), connect(url) as connection, connect(url) as other:
         ours, theirs = made(server, admin, "acme"), made(server, admin, "other")
         q = {"queue_name": "orders"}
@@ -311,7 +311,7 @@ def test_an_idle_connection_is_closed_with_1001_before_the_process_ends() -> Non
 
 @pytest.mark.slow
 def test_a_process_under_load_ends_cleanly(tmp_path: Path) -> None:
-    """Each post is answered or its connection is closed with 1001; the process exits with 0."""
+    """Each post is answered, or its connection is closed with 1001; the process exits with 0."""
     codes: list[int] = []
     answered: list[int] = []
 

@@ -15,7 +15,7 @@ from zq.storage.capabilities import Levelled
 pytestmark = pytest.mark.fresh_store
 
 SECOND = levels.encode(StoreLevel(2, 2, "0.2.0"))
-# Announced by an upgrade that was interrupted.
+# A level that an interrupted upgrade has announced.
 ANNOUNCED = levels.encode(StoreLevel(1, 2, "0.2.0"))
 
 
@@ -64,7 +64,7 @@ def test_replace_level_changes_only_the_expected_record(storage: Storage) -> Non
 def test_a_store_of_a_higher_level_is_refused_unchanged(
     open_store: OpenStore, record: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sentence names the version to use. This version opens the store again."""
+    """The error names the version to use. This version opens the store again."""
     with closing(open_store()) as storage:
         assert levelled(storage).replace_level(None, record)
     with pytest.raises(StartRefused, match=r"upgraded to level 2 with zq 0\.2\.0.*Use zq 0\.2\.0 or newer"):
@@ -76,7 +76,7 @@ def test_a_store_of_a_higher_level_is_refused_unchanged(
 
 @pytest.mark.durable
 def test_a_store_two_levels_behind_is_refused_unchanged(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names the version between."""
+    """The error names the version in between."""
     with closing(open_store()) as storage:
         levelled(storage)
     support(monkeypatch, "0.1", "0.2", "0.3")

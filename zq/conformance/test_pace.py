@@ -13,7 +13,7 @@ from zq.model.expiry import Expiry, Steps
 
 pytestmark = [pytest.mark.needs_part("depths"), pytest.mark.usefixtures("by_sweeps_alone"), pytest.mark.fresh_store]
 IDLE = 8
-"""Most steps of one queue's round that remove nothing: one for each kind of data."""
+"""Maximum number of steps of one queue's round that remove nothing: one for each kind of data."""
 UNSWEPT = Expiry(sweep=False, delete_on_read=False)
 SWEPT = Expiry(delete_on_read=False)
 

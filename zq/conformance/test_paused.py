@@ -23,7 +23,7 @@ def pop(scene: Scene, expected: bytes | None, limit: int = 1, history: int = 0) 
 def hand_out_nothing(
     scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None
 ) -> ClaimResult:
-    """Claim as a server does if the queue is paused: return no new messages."""
+    """Claim like a server if the queue is paused: return no new messages."""
     lease = Lease(claim, 60, 60)
     request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, max_bytes=0, expected=expected)
     return scene.storage.claims.create(scene.queue, request, scene.now)

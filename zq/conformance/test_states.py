@@ -16,7 +16,7 @@ pytestmark = pytest.mark.pools
 
 READY, DELAYED, CLAIMED = State
 SMALL = 3
-"""Messages of a page, small enough for many pages."""
+"""Number of messages of a page, small enough for many pages."""
 MANY = 2100
 """More messages than a driver skips or reserves at once."""
 
@@ -134,7 +134,7 @@ def test_thousands_of_claimed_messages_are_listed_in_sequence(scene: Scene):
 
 
 def test_a_renewed_claim_moves_nothing(scene: Scene):
-    """A reader of claimed messages gets each message once, even if all claims are renewed meanwhile."""
+    """A reader of claimed messages gets each message once, even if all claims are renewed during its reads."""
     posted = scene.post(8)
     claims = [scene.take(2) for _ in range(4)]
     met = []
