@@ -428,7 +428,7 @@ def test_sequences_rise_with_time(scene: Scene, server: RedisServer):
 
 
 def test_the_clock_never_falls_with_the_servers(scene: Scene, server: RedisServer):
-    """A time that was read before counts, unless it is so far ahead that it must be false."""
+    """The time in ``zq:clock`` counts, unless it is so far ahead that it must be false."""
     with redis.Redis(port=server.port) as admin:
         ahead = int(scene.storage.now() * 1e6) + 30_000_000
         admin.set("zq:clock", ahead)

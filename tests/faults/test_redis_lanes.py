@@ -124,7 +124,7 @@ def test_what_is_behind_many_delayed_ones_is_claimed_at_once(lanes: Lanes):
 
 
 def test_a_lane_from_a_false_future_blocks_nobody(lanes: Lanes):
-    """Messages posted there keep their time; later messages are claimed, counted and listed, and join no later lane."""
+    """Messages posted there keep their time; later ones are claimed, counted and listed, and do not join that lane."""
     days = 864_000
     early = lanes.post(2)
     future = lanes.scene.now + days

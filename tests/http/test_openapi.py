@@ -118,7 +118,7 @@ def test_operations_have_names_of_their_own_and_their_parameters() -> None:
 def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
-    """Client and project, the form type and 406: a request that violates a documented header rule is refused."""
+    """A missing Client-ID or X-Project-ID gets 400, and 403 and 406 occur, exactly where the document says so."""
     door = gate(policy=lambda _rule, _roles: False, admin_mode=True)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]

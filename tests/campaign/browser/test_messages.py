@@ -23,7 +23,7 @@ LARGE = 250_000
 
 
 def test_rows_stay_while_somebody_is_at_work_in_them(client: Client, watch: Watch) -> None:
-    """New rows wait behind a button while the pointer is on the rows; selected messages can be deleted."""
+    """Changes wait behind a button while the pointer is on the rows; selected messages can be deleted."""
     queue = client.queue("mail")
     queue.create()
     queue.post_batch([f"body {number}" for number in range(25)])

@@ -299,7 +299,7 @@ def test_several_topics_cannot_be_asked_for_by_requests(small: ZqServer, watchin
 
 
 def test_filter_keeps_rare_messages(client: Client, watch: Watch) -> None:
-    """A thousand other messages do not push out the matching ones."""
+    """1500 other messages do not push out the matching ones."""
     page = opened(watch)
     page.get_by_label("Message contains").fill("rare")
     client.topic("news").publish({"text": "rare one"})

@@ -166,7 +166,7 @@ def passed_over(
 
 
 def order(history: History) -> Iterator[Violation]:
-    """Yield posts that a walk shows in the wrong order or interrupted by other posts of the producer (L5, L7)."""
+    """Yield messages that a walk shows out of their producer's order (L5), or posts interrupted by others (L7)."""
     numbers: dict[str, tuple[str, int, int]] = {}
     counted: dict[tuple[str, QueueRef], int] = defaultdict(int)
     for call in history.calls:

@@ -63,7 +63,7 @@ class Attempt:
             assert posted.status == 201, posted
 
     def attempt(self, batch: int) -> None:
-        """Claim, stage and commit; a response that the attempt has lost ends it."""
+        """Claim, stage and commit; a response that rejects the attempt ends it."""
         name = f"{PRODUCER}.{batch}"
         taken = self.ask("PUT", f"/v2/queues/in/claims/{name}?limit={SIZE}", {"ttl": 60, "grace": 60})
         if taken.status == 204:

@@ -18,7 +18,7 @@ FOLDER = os.environ.get("PIPELINE_FOLDER", "")
 
 
 def copy(frame: Any) -> Any:
-    """Copy a round in one task, because the session has two slots."""
+    """Copy a round. Its rows are so few that Spark gets them as a single task."""
     folder = FOLDER
 
     def passed(body: str) -> str:
