@@ -43,7 +43,7 @@ DELAYS = {"near": (0.0, 0.0), "far": (0.03, 0.03), "far-puts": (0.03, 0.0)}
 
 
 class Counted:
-    """Objects with a count of puts."""
+    """Objects with a count of the log's puts."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

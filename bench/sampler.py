@@ -101,7 +101,7 @@ def share(server: ZqServer, seconds: float) -> float:
 
 
 def posts(server: ZqServer, seconds: float) -> float:
-    """Return the posts of one message a second."""
+    """Return the number of posts in a second, of one message each."""
     until = time.monotonic() + seconds
 
     def go_on(number: int) -> int:

@@ -33,7 +33,7 @@ DEEP = "[" * 100_000
     ],
     ids=lambda words: " ".join(words[:3]).encode("ascii", "replace").decode(),
 )
-def test_out_of_range_values_are_refused(zq: Zq, words: list[str]) -> None:
+def test_unusable_values_are_refused(zq: Zq, words: list[str]) -> None:
     """The command is rejected before any request."""
     zq.refused(2, *words)
 

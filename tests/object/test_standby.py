@@ -62,7 +62,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def some(looks: list[float]) -> None:
-    """Wait for three looks that begin after the call."""
+    """Wait for three looks that begin after the call and end."""
     before = len(looks)
     wait_for(lambda: len(looks) > before + 3, WITHIN, "some looks")
 

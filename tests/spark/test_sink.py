@@ -158,7 +158,7 @@ def test_a_job_that_is_run_again_under_its_key_does_nothing(spark, client, optio
 
 
 def test_answers_that_are_lost_and_refusals_that_pass_double_nothing(spark, client, options, proxy: Proxy) -> None:
-    """Replies to the first posts and to commits are lost."""
+    """Replies to the first posts and to commits are lost, and some of these requests are refused at first."""
     proxy.plan(LOST_ANSWER, BUSY, LOST_ANSWER, LOST_ANSWER, BUSY)
     proxy.commits.extend([LOST_ANSWER, BUSY])
     numbers(spark, 1000).write.format("zq").options(**{**options, "url": proxy.url}).mode("append").save("out")

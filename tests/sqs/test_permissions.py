@@ -154,7 +154,7 @@ def test_invalid_permissions_are_refused(sqs: Any, queue: str) -> None:
 
 
 def test_another_account_does_what_it_was_granted(sqs: Any, queue: str, connected: Connect, account: str) -> None:
-    """The other account may do this in the queue with that URL and nothing else; an action includes its batch."""
+    """The other account may use only the granted actions, and only on this queue; an action includes its batch."""
     key = f"{(int(account) + 1) % 10**12:012d}"
     other = connected(key)
     other.create_queue(QueueName="jobs")

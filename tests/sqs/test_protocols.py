@@ -471,7 +471,7 @@ def test_a_missing_parameter_is_reported_before_a_missing_queue(caller: Caller) 
 
 @pytest.mark.one_store
 def test_an_invalid_request_is_refused_in_its_protocol(caller: Caller) -> None:
-    """The bodies cannot be decoded, are not forms, or name another service's operation (SQS contract 1)."""
+    """The body cannot be decoded or is not a form, or the target is another service's operation (SQS contract 1)."""
     headers = {"X-Amz-Target": f"{TARGET}ListQueues"}
     for body in (b"{", b"[]", b'{"a": "\xff"}', b'{"a":' * 3000):
         told = caller.app.post("/", body, headers, content_type=json_protocol.MEDIA, status=400)

@@ -172,7 +172,7 @@ def test_a_server_that_ends_at_any_request_leaves_nothing_for_ever(tmp_path: Pat
 
 
 def test_a_checkpoint_that_fails_is_made_later(tmp_path: Path) -> None:
-    """The files that were uploaded before the failure are part of the next checkpoint of the same server."""
+    """Objects of the failed checkpoint are removed after the same server's next one, unless that one uses them."""
     objects, clock = Table(), [1e9]
     owner = Owner(objects, tmp_path, 1, clock)
     owner.live(1)

@@ -88,7 +88,7 @@ def test_no_key_is_stored_in_plain(documents: DocumentController) -> None:
 
 
 def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentController) -> None:
-    """After a rekey, the new master key decrypts all bodies; servers that have only the old one raise errors."""
+    """After a rekey, the new master key opens all bodies; servers with only the old one cannot read later bodies."""
     old, both = ({name: KEYS[name] for name in names} for names in (("one",), ("two", "one")))
     before = Sealing(keys_of(documents, old))
     sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(150)}

@@ -283,7 +283,7 @@ class Silent:
         *({"algorithms": ("RS256", "HS256")}, {"algorithms": ("XS1",)}),
     ],
 )
-def test_options_that_would_accept_any_signature_stop_the_start(wrong: dict[str, Any]) -> None:
+def test_options_that_let_anyone_sign_stop_the_start(wrong: dict[str, Any]) -> None:
     """Each error names the option."""
     check_jwt(OPTIONS)
     with pytest.raises(StartRefused, match=r"\[auth\] jwt_"):

@@ -280,7 +280,7 @@ def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.M
 
 
 def test_a_page_reports_that_the_store_does_not_respond(store: Figures, metrics: Metrics) -> None:
-    """The page has all other samples; the store is not queried again at once, and only once."""
+    """The page has all other samples; the store is neither queried again at once nor for the other metrics."""
     store.failing = True
     metrics.poll_refused()
     for _ in range(3):

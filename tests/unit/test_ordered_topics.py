@@ -102,7 +102,7 @@ def test_a_sweep_removes_index_entries_of_trimmed_batches(storage: OrderedStorag
 
 
 def test_batches_trimmed_during_a_pass_are_removed_by_the_next(storage: OrderedStorage):
-    """If more batches are trimmed during a pass than before it, the log stays listed for the next pass."""
+    """If further batches are trimmed during a pass, the log stays listed for the next pass."""
     publish(storage, 180)
     with storage._handle as opened:
         storage._active_expiry._batch_reclaim.clear_trimmed(opened, 5, Steps())
@@ -115,7 +115,7 @@ def test_batches_trimmed_during_a_pass_are_removed_by_the_next(storage: OrderedS
 
 
 def test_expired_batches_count_until_they_are_trimmed(storage: OrderedStorage):
-    """The space is reclaimed at once; retained totals exclude expired batches, and a reader gets no gap for them."""
+    """The space is reclaimed at once, but retained totals count expired batches; a reader gets no gap for them."""
     publish(storage, 85, ttl=1)
     storage.maintain(NOW + 1)
     assert keys(storage, "batches") == keys(storage, "topics") == []
@@ -261,7 +261,7 @@ def test_batches_are_passed_on_in_order_by_any_publisher(path: Path):
 
 
 def test_a_batch_waits_until_it_is_durable(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
-    """A publisher whose batch is durable passes on the batches before it, not those that were published since."""
+    """A publisher whose batch is durable passes on the batches up to its own, not those that were published since."""
     told: list[int] = []
     storage.topics.subscribe("acme", lambda batch, _: told.append(batch.sequence if batch else 0))
     gates = {"first": threading.Event(), "second": threading.Event()}

@@ -182,7 +182,7 @@ def test_the_remaining_rate_is_that_of_the_scarcest_limit() -> None:
 
 @given(st.floats(1, 1000), st.lists(st.floats(0, 2000), max_size=20))
 def test_a_share_is_max_min_fair(limit: float, demands: list[float]) -> None:
-    """A project with unlimited demand gets what the others leave, at least an equal part; the sum fits the limit."""
+    """A process with unlimited demand gets what the others leave, at least an equal part; the sum fits the limit."""
     share = fair_share(limit, demands)
     assert limit / (len(demands) + 1) - 1e-6 <= share <= limit + 1e-6
     assert abs(sum(min(demand, share) for demand in demands) + share - limit) < 1e-6 * limit * (len(demands) + 1)

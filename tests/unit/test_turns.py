@@ -65,7 +65,7 @@ def test_large_work_pauses_by_contention(
 
 
 def test_turns_are_short_while_any_thread_does_large_work() -> None:
-    """The former interval is restored after the last thread has ended; both calls may be repeated."""
+    """The former interval is restored when the last thread ends its large work; both calls may be repeated."""
     before = sys.getswitchinterval()
     both = threading.Barrier(2)
 
