@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
@@ -20,6 +21,7 @@ from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of
 from zq.errors import Unavailable
 from zq.model import Grouping, Message, QueueRef
 from zq.storage.mongodb import MongoStorage, connect
+from zq.storage.mongodb.deletions import Deletions
 
 
 class Member(MongoServer):
@@ -135,6 +137,44 @@ def test_followers_of_servers_that_draw_miss_nothing_while_the_primary_changes(m
     assert all(its == there for its in seen)
     for storage in storages:
         storage.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("claims", [["none"], None], ids=["of a claim", "of a message"])
+def test_deletion_of_an_absent_message_waits_until_the_absence_is_durable(
+    members: list[Member], monkeypatch: pytest.MonkeyPatch, claims: list[str] | None
+):
+    """Another request deletes the message, and its deletion may still be undone by a failover (L3)."""
+    here, there = (connect(uri_of(members), timeout=5.0) for _ in range(2))
+    queue, now = QueueRef("acme", "gone"), here.now()
+    new, other = drafts(2, now)
+    message = new.id
+    here.queues.create(queue, b"{}")
+    here.messages.post(queue, [new], now)
+    delete = Deletions._delete
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+
+        def delete_there(self: Deletions, *given: Any) -> bool:
+            was_deleted = delete(self, *given)
+            monkeypatch.undo()
+            for member in secondaries(members):
+                stack.enter_context(member.frozen())
+            pool.submit(there.messages.delete, queue, [message], now)
+            wait_for(lambda: not here.messages.get(queue, [message], now), 10, "the message is deleted on the primary")
+            return was_deleted
+
+        monkeypatch.setattr(Deletions, "_delete", delete_there)
+        with pytest.raises(Unavailable):
+            here.messages.delete(queue, [other.id if claims is None else message], now, claims)
+        stack.close()
+    for storage in (here, there):
+        storage.close()
+
+
+def secondaries(members: list[Member]) -> list[Member]:
+    with MongoClient(uri_of(members)) as client:
+        wait_for(lambda: client.primary is not None, 60, "a primary")
+        return [member for member in members if client.primary is not None and member.port != client.primary[1]]
 
 
 def follow(scene: Scene, over: threading.Event) -> list[str]:

@@ -55,9 +55,12 @@ class Deletions:
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
             self._finish_groups.submit(deletion)
         elif claims is None:
-            is_complete = self._delete(living, len(deletion.doc_ids))
-            if not is_complete and self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
+            if self._delete(living, len(deletion.doc_ids)):
+                return
+            if self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
                 self._finish_groups.submit(deletion)
+            else:
+                self._client.wait_until_durable(deletion.key.shard)
         else:
             self._delete_one(deletion, living, claims)
 
@@ -66,6 +69,7 @@ class Deletions:
         while not self._delete({**living, **_holder(claims, deletion.now)}, 1):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
+                self._client.wait_until_durable(deletion.key.shard)  # another request may have just deleted the message
                 return
             if "h1" in found[0]:
                 self._finish_groups.submit(deletion)
