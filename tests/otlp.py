@@ -2,12 +2,13 @@
 """A local receiver of OpenTelemetry spans over OTLP/HTTP."""
 
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any, NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.sites import LocalServer
 
 
 class Received(NamedTuple):
@@ -25,25 +26,13 @@ class Received(NamedTuple):
     service: str
 
 
-class Receiver:
+class Receiver(LocalServer):
     """A server that stores all received spans."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spans: list[Received] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(self._handler())
 
     @property
     def spans(self) -> list[Received]:

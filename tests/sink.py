@@ -9,11 +9,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple, Self
 
 from tests.servers import ask
+from tests.sites import LocalServer
 
 KEY = "k" * 40
 CONFIG = f"""
@@ -41,26 +41,14 @@ class Delivery(NamedTuple):
         return json.loads(self.body)
 
 
-class Sink:
+class Sink(LocalServer):
     """A subscriber that answers 200 or the entry of ``answers`` for a path: a status, or a function of the handler."""
 
     def __init__(self) -> None:
         self.answers: dict[str, int | Callable[[BaseHTTPRequestHandler], int]] = {}
         self._lock = threading.Lock()
         self._came: defaultdict[str, list[Delivery]] = defaultdict(list)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(self._handler())
 
     def came(self, path: str, kind: str = "Notification") -> list[Delivery]:
         """Return the deliveries to a path, including failed attempts."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server in this process with fixed responses, for clients that must encounter an error."""
+"""Web servers in this process, such as one with fixed responses for clients that must encounter an error."""
 
 import json
 import threading
@@ -11,27 +11,13 @@ from typing import Self
 Response = tuple[int, Mapping[str, str], object]
 
 
-class Site(ThreadingHTTPServer):
-    """A server on a free local port; a context manager. A path without a response gives 404."""
+class LocalServer(ThreadingHTTPServer):
+    """A web server on a free port of this machine. It serves within a ``with`` block."""
 
     daemon_threads = True
 
-    def __init__(self, responses: Mapping[str, Response]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, headers, content = responses.get(self.path.partition("?")[0], (404, {}, {"title": "Not found"}))
-                body = (content if isinstance(content, str) else json.dumps(content)).encode()
-                self.send_response_only(status)
-                sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
-                for name, value in sent.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Log no requests."""
-
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
 
     @property
     def port(self) -> int:
@@ -48,3 +34,24 @@ class Site(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self.server_close()
+
+
+class Site(LocalServer):
+    """A server with fixed responses. A path without a response gives 404."""
+
+    def __init__(self, responses: Mapping[str, Response]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, headers, content = responses.get(self.path.partition("?")[0], (404, {}, {"title": "Not found"}))
+                body = (content if isinstance(content, str) else json.dumps(content)).encode()
+                self.send_response_only(status)
+                sent = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
+                for name, value in sent.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        super().__init__(Handler)

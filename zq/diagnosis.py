@@ -65,6 +65,8 @@ def judge_clock(offset: float, name: str) -> Finding:
 
 def judge_certificate(left: float, name: str, advice: str) -> Finding:
     """Judge the remaining lifetime of a certificate in seconds."""
+    if left <= 0:
+        return warn(f"{name} has expired.", advice)
     found = f"{name} expires in {left / DAY:.0f} days."
     return warn(found, advice) if left < CERTIFICATE_DAYS * DAY else ok(found)
 

@@ -14,8 +14,10 @@ from msgspec import Raw
 from tests.cli.conftest import Process, Zq
 from tests.client.misbehaving import Proxy, Trouble
 from tests.servers import ZqServer, ask, free_port, wait_for
+from zq.cli import canary
 from zq.cli.canary import EXPIRY_MARGIN, TTL, Canary, CanaryMetrics, Ledger, describe_foreign
 from zq.client import Client, Message
+from zq.errors import NotAuthorized
 
 QUICK = ("--queue", "canary", "--interval", "0.05")
 
@@ -73,6 +75,7 @@ def test_a_canary_exports_its_counts_until_sigterm(zq: Zq) -> None:
     with started(zq, "--port", str(port)) as (_, lines):
         wait_for(lambda: metric(port, "zq_canary_received_total") > 5, 30, "messages are delivered")
         assert metric(port, "zq_canary_lost_total") == metric(port, "zq_canary_missing") == 0
+        assert metric(port, "zq_canary_unverified") == 0
         assert metric(port, 'zq_canary_seconds_count{step="delivery"}') > 0
         assert metric(port, 'zq_canary_seconds_count{step="post"}') > 0
         assert metric(port, 'zq_canary_seconds_count{step="delete"}') > 0
@@ -102,10 +105,18 @@ def posted(ledger: Ledger, now: float) -> int:
     return number
 
 
+def claim_nothing(ledger: Ledger, now: float, stored: frozenset[int] = frozenset()) -> set[int]:
+    """Record a claim without messages, and look for the overdue messages, of which the queue contains ``stored``."""
+    ledger.record_claim([], now)
+    overdue = ledger.find_overdue(now)
+    ledger.verify(overdue, {*stored})
+    return overdue
+
+
 def claim_each_second(ledger: Ledger, begin: int, end: int) -> None:
     """Record claims without messages, one in each second from `begin` to `end`."""
     for now in range(begin, end + 1):
-        ledger.record_claim([], now)
+        claim_nothing(ledger, now)
 
 
 def test_a_failed_deletion_is_followed_by_no_duplicate() -> None:
@@ -139,7 +150,7 @@ def test_a_lost_message_may_arrive_late() -> None:
     ledger.fail(ledger.begin(0.0), 0.0)
     claim_each_second(ledger, 0, 10)
     assert (ledger.counts["lost"], ledger.pending_count) == (0, 1)
-    ledger.record_claim([], 10.5)
+    claim_nothing(ledger, 10.5)
     assert (ledger.counts["lost"], ledger.missing_count, ledger.pending_count) == (1, 1, 0)
     ledger.record_claim([first], 12.0)
     assert (ledger.counts["late"], ledger.missing_count) == (1, 0)
@@ -151,7 +162,7 @@ def test_failed_claims_do_not_hide_a_loss() -> None:
     for now in range(36_000):
         posted(ledger, now)
         if now % 100 >= 10:
-            ledger.record_claim([], now)
+            claim_nothing(ledger, now)
     assert ledger.counts["lost"] == 36_000 - ledger.pending_count
     assert ledger.pending_count < 200
 
@@ -171,7 +182,88 @@ def test_a_claim_that_ends_a_pause_loses_no_message_that_it_delivers() -> None:
     ledger = Ledger(2)
     ledger.record_claim([], 0.0)
     ledger.record_claim([posted(ledger, 0.0)], 200.0)
+    assert ledger.find_overdue(200.0) == set()
     assert (ledger.counts["received"], ledger.counts["lost"], ledger.counts["late"]) == (1, 0, 0)
+
+
+def test_an_overdue_message_in_the_queue_is_not_lost_and_is_overdue_again_later() -> None:
+    """A claim whose response did not arrive hides it. It is unverified until it is delivered or not in the queue."""
+    ledger = Ledger(10)
+    first, second = posted(ledger, 0.0), posted(ledger, 0.0)
+    claim_each_second(ledger, 0, 10)
+    assert ledger.unverified_count == 0
+    assert claim_nothing(ledger, 11.0, frozenset({first, second})) == {first, second}
+    assert (ledger.counts["lost"], ledger.pending_count, ledger.unverified_count) == (0, 2, 2)
+    claim_each_second(ledger, 12, 21)
+    ledger.record_claim([first], 21.5)
+    assert (ledger.counts["received"], ledger.counts["late"], ledger.unverified_count) == (1, 0, 1)
+    assert claim_nothing(ledger, 22.0) == {second}
+    assert (ledger.counts["lost"], ledger.pending_count, ledger.unverified_count) == (1, 0, 0)
+
+
+def test_a_message_that_cannot_be_looked_for_stays_overdue_until_it_may_have_expired() -> None:
+    ledger = Ledger(10)
+    number = posted(ledger, 0.0)
+    for now in range(12):
+        ledger.record_claim([], now)
+    assert ledger.find_overdue(11) == ledger.find_overdue(12) == {number}
+    assert (ledger.counts["lost"], ledger.pending_count, ledger.unverified_count) == (0, 1, 1)
+    ledger.record_claim([], TTL + EXPIRY_MARGIN + 1)
+    assert (ledger.counts["expired"], ledger.pending_count, ledger.unverified_count) == (1, 0, 0)
+
+
+class Hiding(Proxy):
+    """A proxy through which the server gets all claims, but no response to a claim arrives."""
+
+    purges = False
+
+    def ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[Any], bytes]:
+        answer = super().ask(method, path, headers, body)
+        if method != "PUT" or "/claims/" not in path:
+            return answer
+        if self.purges:
+            plain = {name: value for name, value in headers.items() if name.lower() != "content-length"}
+            assert super().ask("POST", "/v2/queues/canary/purge", plain, b"")[0] == 204
+        return 500, [], b""
+
+
+@pytest.mark.parametrize(
+    ("purges", "rejects", "code", "sentence"),
+    [
+        (False, False, 10, "Messages that were not delivered, but are not known to be lost: "),
+        (False, True, 10, "Messages that were not delivered, but are not known to be lost: "),
+        (True, False, 9, "Lost messages: "),
+    ],
+)
+def test_a_canary_that_stops_during_errors_reports_a_loss_only_if_the_messages_are_not_in_the_queue(
+    zq: Zq, running: ZqServer, monkeypatch: pytest.MonkeyPatch, purges: bool, rejects: bool, code: int, sentence: str
+) -> None:
+    """The claims hide the messages until the canary gives up. With ``rejects``, the queue cannot be read either."""
+    monkeypatch.setattr(canary, "Ledger", lambda _patience: Ledger(0.5))
+    hiding = Hiding(running.url)
+    hiding.purges, hiding.fails_from = purges, 10 if rejects else None
+    with hiding.serving() as proxy:
+        zq.env["ZQ_URL"] = proxy.url
+        result = zq.run("canary", *QUICK, "--duration", "1", "--retry", "0")
+    assert result.exit_code == code, result.output
+    assert sentence in result.stderr
+    line = json.loads(result.stdout.splitlines()[-1])
+    assert (line["lost"] > 0, line["pending"] > 0, line["unverified"] > 0) == (purges, not purges, not purges)
+
+
+def test_a_canary_without_permission_to_list_reports_no_loss(zq: Zq) -> None:
+    ledger = Ledger(0.5)
+    with Client(zq.env["ZQ_URL"], project=zq.project) as client:
+        queue = client.queue("canary")
+
+        def reject(**_: Any) -> Any:
+            raise NotAuthorized("No.")
+
+        queue.list = reject  # type: ignore[method-assign, assignment]
+        runner = Canary(queue, ledger, 0.02, CanaryMetrics(ledger, None))
+        posted(ledger, 0.0)
+        runner._verify(-1)
+    assert (ledger.counts["lost"], ledger.pending_count, ledger.unverified_count) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(("age", "expired"), [(TTL - EXPIRY_MARGIN, 0), (TTL, 0), (TTL + 2 * EXPIRY_MARGIN, 1)])

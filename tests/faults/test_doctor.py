@@ -2,6 +2,8 @@
 """The doctor's checks of Redis and MongoDB servers, each with a planted fault."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from socket import gethostname
 
 import pytest
 import redis
@@ -10,8 +12,11 @@ from tests.commands import run
 from tests.stores import MongoServer, RedisServer, Stores
 from zq import diagnosis
 from zq.clock import local_time
+from zq.conformance.test_levels import support
 from zq.diagnosis import Status
 from zq.errors import StartRefused
+from zq.serving import level_watch
+from zq.serving.level_watch import LevelWatch
 from zq.storage import connect, diagnose
 from zq.storage.redis.layout import VERSION_KEY
 
@@ -43,7 +48,10 @@ def admin(valkey: RedisServer) -> Iterator[redis.Redis]:
         client.flushall()
 
 
-def test_faults_of_redis_are_found_and_nothing_is_written(valkey: RedisServer, admin: redis.Redis) -> None:
+def test_faults_of_redis_are_found_and_nothing_is_written(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnosis, "MAX_ROUND_TRIP", 60.0)  # the machine may be busy
     sound = statuses(valkey.uri)
     assert len(sound) == 7
     assert {name for name, status in sound.items() if status != "ok"} == {"replicas"}
@@ -62,6 +70,8 @@ def test_faults_of_redis_are_found_and_nothing_is_written(valkey: RedisServer, a
     admin.config_set("maxmemory-policy", "allkeys-lru")
     unbounded = statuses(valkey.uri)
     assert (unbounded["store memory"], unbounded["eviction"]) == ("warn", "warn")
+    monkeypatch.setattr(diagnosis, "MAX_ROUND_TRIP", 0.0)
+    assert statuses(valkey.uri)["round trip"] == "warn"
     assert admin.dbsize() == 0
 
 
@@ -87,6 +97,30 @@ def test_the_check_ends_with_the_sentence_of_the_start(
         assert f"fail  store: {refused.value}" in run("doctor").said
 
 
+def test_servers_of_two_versions_and_an_old_level_are_found(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes of a shared store publish their versions. The doctor creates no store."""
+    monkeypatch.setenv("OS_STORAGE__URI", valkey.uri)
+    assert "skip  servers: There is no store" in run("doctor").said
+    assert admin.dbsize() == 0
+    support(monkeypatch, "0.1")
+    with closing(connect(valkey.uri)) as storage:
+        watches = [LevelWatch(storage, 8888, True)]
+        assert (
+            f"ok    servers: The servers of the store have the same version: {gethostname()}:8888" in run("doctor").said
+        )
+        support(monkeypatch, "0.1", "0.2")
+        monkeypatch.setattr(level_watch, "__version__", "9.9")
+        watches.append(LevelWatch(storage, 8889, True))
+        said = run("doctor").said
+        assert "warn  servers: Servers of different versions use the store: " in said
+        assert f"{gethostname()}:8889 (zq 9.9, processes: 1)" in said
+        assert "warn  level: The store has level 1, and zq" in said
+        for watch in watches:
+            watch.stop()
+
+
 @pytest.mark.parametrize("denied", ["-eval", "-evalsha", "-publish", "-spublish", "-ssubscribe", "-del"])
 def test_the_check_fails_for_a_user_without_a_command(
     valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, denied: str
@@ -110,7 +144,8 @@ def test_the_check_fails_if_redis_lacks_replicas(
     assert "fewer replicas" in done.error
 
 
-def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores) -> None:
+def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "MAX_ROUND_TRIP", 60.0)  # the machine may be busy
     server = stores.mongodb()
     uri = server.uri_of("zq_doctor")
     sound = statuses(uri)
@@ -119,6 +154,8 @@ def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores) -> N
     assert statuses(f"{uri}&w=1")["write concern"] == "warn"
     assert statuses(uri, journal=False)["write concern"] == "warn"
     assert statuses(uri, ahead=-90)["store clock"] == "fail"
+    monkeypatch.setattr(diagnosis, "MAX_ROUND_TRIP", 0.0)
+    assert statuses(uri)["round trip"] == "warn"
     with server.client() as client:
         assert "zq_doctor" not in client.list_database_names()
 

@@ -7,7 +7,7 @@ test works in projects of its own, whose ids end in its ``project_suffix``.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from tests.servers import wait_for
 from tests.stores import Stores, options_of
 from zq.clock import ManualClock
 from zq.core import Broker
+from zq.events import Events
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
@@ -32,6 +33,7 @@ from zq.model.identity import SignedUrlOptions
 from zq.model.limits import DEFAULT_KEEP, Limits
 from zq.model.topics import Retention
 from zq.serving.features import command_features, described_features
+from zq.serving.metrics.timed import measure_verbs
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.subscriptions.feature import SubscriptionsFeature
@@ -97,13 +99,14 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         max_counted: int = 10_000,
         counts: Counts | None = None,
         require_confirmation: bool = True,
+        store_observers: Sequence[Events] = (),
         **limits: int,
     ) -> Api:
         counts = counts or Counts()
         own = {"strict_client_id": True, "admin_mode": False, "share": SignedUrlOptions, **(app or {})}
         policy = SubscriptionPolicy(confirm=require_confirmation, sealer=SecretSealer(own["share"]))
         broker, use_cases = core_with_subscriptions(
-            storage,
+            measure_verbs(storage, *store_observers) if store_observers else storage,
             clock,
             policy,
             limits=Limits(**limits),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -21,11 +21,12 @@ from tests.otlp import Received, Receiver
 from tests.servers import ZqServer, ask, wait_for
 from zq.errors import StartRefused, TooManyRequests
 from zq.events import NO_EVENTS, Events
-from zq.tracing import exporting, settings
+from zq.tracing import exporting, requests, settings, store_calls
 from zq.tracing.exporting import BoundedExporter, Recorder, SpanRecord, create_recorder
-from zq.tracing.feature import TracingFeature, tracing_feature
+from zq.tracing.feature import TracingFeature, tracing_feature, tracing_observers
 from zq.tracing.requests import RequestSpan, RequestTracing
 from zq.tracing.settings import SECTION, TracingOptions
+from zq.tracing.store_calls import MAX_STORE_CALLS, StoreCallObserver
 
 JOBS = "/v2/queues/jobs"
 TRACE, PRODUCER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -57,8 +58,14 @@ def recorder(receiver: Receiver) -> Iterator[Recorder]:
 def traced(compose: Callable[..., Api], recorder: Recorder) -> Traced:
     """Return a function that builds an app which traces a fraction of the requests without a parent."""
 
-    def build(sample: float = 0.0) -> Api:
-        return compose(app={"features": [TracingFeature([RequestTracing(sample, recorder)])]})
+    def build(
+        sample: float = 0.0,
+        names_project: bool = False,
+        observers: Sequence[Events] = (),
+        middleware: Sequence[object] = (),
+    ) -> Api:
+        feature = TracingFeature([RequestTracing(sample, recorder, names_project), *middleware])
+        return compose(app={"features": [feature]}, store_observers=observers)
 
     return build
 
@@ -104,6 +111,95 @@ def test_the_span_of_a_claim_links_to_the_producer_through_a_dead_letter_and_a_r
     assert {(span.trace, span.parent) for span in others} == {("1" * 32, "2" * 16)}
     assert [span.links for span in spans if span.kind == "CONSUMER"] == [[(TRACE, PRODUCER)]] * 3
     assert len({span.id for span in spans}) == len(spans)
+
+
+@pytest.mark.every_store
+def test_a_sampled_request_has_a_child_span_per_operation_of_the_store(
+    traced: Traced, sent: Callable[[], list[Received]]
+) -> None:
+    """Unsampled requests on the same thread have none, and add none to another request."""
+    api = traced(observers=[StoreCallObserver()])
+    api.post(f"{JOBS}/messages", 201, ONE, PARENT)
+    api.post(f"{JOBS}/messages", 201, ONE, UNSAMPLED)
+    claim = api.post(f"{JOBS}/claims", 201, headers=CONSUMER)
+    api.get(f"{JOBS}/depth", 200, CONSUMER)
+    api.get(f"{JOBS}/depth", 200)
+    api.delete(claim.headers["Location"], 204, CONSUMER)
+    spans = sent()
+    parents = [span for span in spans if not span.name.startswith("store ")]
+    children = {parent.name: [span for span in spans if span.parent == parent.id] for parent in parents}
+    assert sum(map(len, children.values())) == len(spans) - len(parents)
+    found = {name: {span.name for span in calls} for name, calls in children.items()}
+    assert "store messages.post" in found["send jobs"]
+    assert "store claims.create" in found["receive jobs"]
+    assert "store claims.release" in found["settle jobs"]
+    assert "store depth" in found["GET /v2/queues/{queue}/depth"]
+    for parent in parents:
+        for child in children[parent.name]:
+            assert (child.trace, child.kind, child.attributes, child.links) == (parent.trace, "INTERNAL", {}, [])
+            assert 0 <= child.seconds <= parent.seconds
+    names = [span.name for span in children["send jobs"]]
+    assert names.count("store messages.post") == 1
+
+
+def test_an_unsampled_request_collects_no_operations(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(requests, "collect", fail)
+    monkeypatch.setattr(store_calls, "StoreCall", fail)
+    api = traced(observers=[StoreCallObserver()])
+    api.post(f"{JOBS}/messages", 201, ONE, UNSAMPLED)
+    api.post(f"{JOBS}/claims", 201)
+
+
+def test_the_store_has_no_observer_while_tracing_is_off() -> None:
+    assert tracing_observers(TracingOptions()) == []
+    assert len(tracing_observers(TracingOptions(enabled=True))) == 1
+
+
+def test_a_request_has_at_most_100_child_spans(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    observer = StoreCallObserver()
+
+    class Calling:
+        def process_request(self, _req: Any, _resp: Any) -> None:
+            for _ in range(MAX_STORE_CALLS + 1):
+                observer.store_called("messages.get", 0.001)
+
+    api = traced(1.0, middleware=[Calling()])
+    api.get("/v2/queues", 200)
+    assert [span.name for span in sent()].count("store messages.get") == MAX_STORE_CALLS == 100
+
+
+@pytest.mark.every_store
+def test_a_commit_has_a_span_of_its_own(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    api = traced(observers=[StoreCallObserver()])
+    api.post(f"{JOBS}/messages?stage=s1", 202, ONE, PARENT)
+    commit = {"producer": "p", "batch": 1, "publish": ["s1"]}
+    api.post("/v2/commits", 200, commit, CONSUMER)
+    api.get("/v2/commits/p", 200, CONSUMER)
+    [send], [committed] = ([span for span in sent() if span.name == name] for name in ("send jobs", "commit"))
+    assert (send.kind, committed.kind) == ("PRODUCER", "SERVER")
+    assert committed.attributes["messaging.operation.name"] == "commit"
+    assert committed.attributes["messaging.operation.type"] == "settle"
+    names = {span.name for span in sent()}
+    assert {"GET /v2/commits/{producer}", "store transactions.commit"} <= names
+
+
+@pytest.mark.parametrize("names_project", [False, True])
+def test_spans_name_the_project_only_if_the_option_is_set(
+    traced: Traced, sent: Callable[[], list[Received]], names_project: bool
+) -> None:
+    api = traced(1.0, names_project=names_project)
+    api.post(f"{JOBS}/messages", 201, ONE)
+    api.get("/v2/queues", 200)
+    api.get("/v2/none", 404)
+    send, queues, missing = sent()
+    expected = api.project if names_project else None
+    assert [span.attributes.get("zq.project") for span in (send, queues)] == [expected] * 2
+    assert all(api.project not in map(str, span.attributes.values()) for span in (send, queues, missing)) is (
+        not names_project
+    )
 
 
 def test_a_span_has_the_attributes_of_the_conventions_and_no_body(
@@ -530,7 +626,10 @@ def test_a_server_refuses_to_start_with_an_option_beyond_its_bound(
 @pytest.mark.one_store
 @pytest.mark.slow
 def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> None:
-    """The span of a long poll has its waiting time, SQS requests have spans, and log lines have the trace id."""
+    """The span of a long poll has its waiting time and the operations of all its polls.
+
+    SQS requests have spans, and log lines have the trace id.
+    """
     env = {
         **{"OS_TRACING__ENABLED": "true", "OS_TRACING__ENDPOINT": receiver.url, "OS_LOG__REQUESTS": "true"},
         **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OTEL_BSP_SCHEDULE_DELAY": "100"},
@@ -554,6 +653,8 @@ def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> N
     assert receive.links == from_sqs.links == [(TRACE, PRODUCER)]
     assert "zq.waited" not in from_sqs.attributes
     assert receive.service == "queues"
+    assert len([span for span in receiver.named("store claims.create") if span.parent == receive.id]) >= 2
+    assert all("zq.project" not in span.attributes for span in receiver.spans)
     assert [len(receiver.named(f"send {queue}")) for queue in ("jobs", "mails")] == [1, 1]
     assert f"trace_id='{TRACE}'" in output or f'"trace_id":"{TRACE}"' in output
 

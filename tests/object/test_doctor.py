@@ -3,11 +3,14 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from tests.object.conftest import Open
 from zq import diagnosis
 from zq.clock import local_time
 from zq.diagnosis import Status
 from zq.storage import diagnose
+from zq.storage.object import doctor
 
 
 def statuses(uri: str, **options: object) -> Mapping[str, Status]:
@@ -25,3 +28,15 @@ def test_an_owner_that_is_silent_is_a_warning_until_it_releases_the_store(uri: s
     assert statuses(uri, owner_timeout=-1)["owner"] == "warn"
     storage.close()
     assert statuses(uri, owner_timeout=-1)["owner"] == "ok"
+
+
+def test_a_clock_behind_the_clock_of_the_owner_is_found(
+    uri: str, machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert statuses(uri)["store clock"] == "skip"
+    machine("first")
+    assert statuses(uri)["store clock"] == "ok"
+    known = {**doctor.owner(uri)}
+    for seconds, status in ((3, "warn"), (90, "fail")):
+        monkeypatch.setattr(doctor, "owner", lambda _uri, ahead=seconds: known | {doctor.AGE: -ahead})
+        assert statuses(uri)["store clock"] == status

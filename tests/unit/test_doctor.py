@@ -11,6 +11,8 @@ import ssl
 from collections.abc import Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,8 +26,12 @@ from zq import __version__, diagnosis
 from zq.clock import local_time
 from zq.diagnosis import Check, Result, fail, ok, warn
 from zq.errors import Invalid, NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
-from zq.serving import server
+from zq.serving import doctor, server
+from zq.serving.level_watch import ProcessRecord
+from zq.serving.upgrade_command import UpgradeStatus
 from zq.storage import diagnose
+from zq.storage.mongodb import doctor as mongodb_doctor
+from zq.storage.mongodb.client import Client
 from zq.storage.rocksdb import BACKED_UP
 from zq.storage.rocksdb import doctor as rocksdb_doctor
 
@@ -121,10 +127,10 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 20
+    assert len(results) == 24
     done = check_start()
     assert (done.code, done.error) == (0, "")
-    assert len(done.said.splitlines()) == 9
+    assert len(done.said.splitlines()) == 10
     assert [*(configured / "store").iterdir()] == []
 
 
@@ -147,7 +153,7 @@ def test_open_access_without_authentication_fails(configured: Path, monkeypatch:
     sentence = found("access", "fail")
     done = check_start()
     assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
-    assert len(done.said.splitlines()) == 9
+    assert len(done.said.splitlines()) == 10
     monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
     assert "everyone who reaches" in found("access", "warn")
 
@@ -194,6 +200,20 @@ def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: s
     sentence = found("certificate", status)
     assert "expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
     assert check_start().code == 0
+
+
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
+def test_the_authority_of_client_certificates_is_judged_by_its_expiry(
+    tls: Path, monkeypatch: pytest.MonkeyPatch, days: float, status: str
+) -> None:
+    issue(tls, "server", "CN=server", "ca")
+    (tls / "server.key").chmod(0o600)
+    issue(tls, "clients", "CN=clients", days=days)
+    monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "clients.pem"))
+    sentence = found("client authority", status)
+    assert "has expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
+    monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "server.pem"))
+    assert "no certificate of an authority" in found("client authority", "warn")
 
 
 def test_a_certificate_that_few_clients_accept_is_a_warning_and_the_server_starts(tls: Path) -> None:
@@ -248,6 +268,7 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     """Serve the metrics of a stub server; yield its labels and values by metric."""
     shown = {"info": f'{{version="{__version__}"}} 1', "store_up": " 1"}
     shown |= {"queue_oldest_ready_seconds": " 0", "queue_oldest_dead_letter_seconds": " 0"}
+    shown |= {"quota_used_ratio": '{limit="stored_bytes"} 0.5'}
 
     class Page(dict[str, object]):
         def get(self, path: str, _default: object = None) -> object:
@@ -275,6 +296,9 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         ("server's store", "store_corruptions_total", " 2", "fail"),
         ("backlog", "queue_oldest_ready_seconds", ' {queue="a"} 1000', "warn"),
         ("dead letters", "queue_oldest_dead_letter_seconds", " 2000", "warn"),
+        ("quotas", "quota_used_ratio", None, "skip"),
+        ("quotas", "quota_used_ratio", '{limit="stored_bytes"} 0.91', "warn"),
+        ("quotas", "quota_used_ratio", '{limit="stored_bytes"} 1', "fail"),
     ],
 )
 def test_faults_of_a_running_server_are_found(
@@ -311,13 +335,41 @@ def test_a_server_is_not_confused_with_another_one_on_the_machine(
     assert [results[name].status for name in ("server", "metrics", "server's store", "backlog")] == ["skip"] * 4
 
 
-def test_the_open_files_of_a_running_server_are_checked(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of a running server has another limit than the doctor's own."""
+def test_a_running_server_is_checked_through_its_control_socket(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a real server has another limit of open files and another version than the doctor."""
     with ZqServer(f"rocksdb://{configured}/store") as server:
         monkeypatch.setenv("OS_SERVER__PORT", str(server.port))
         for process in server.worker_pids:
             resource.prlimit(process, resource.RLIMIT_NOFILE, (1000, 1000))
         assert "1,000 files" in found("open files", "warn")
+        _, results = examine()
+        assert (results["servers"].status, results["level"].status) == ("ok", "ok")
+        monkeypatch.setattr("zq.serving.doctor.__version__", "9.9")
+        assert f"run zq {__version__}, but zq 9.9 is installed" in found("servers", "warn")
+
+
+@every_row(
+    ("versions", "installed", "status"),
+    [((), "2.0", "ok"), (("2.0", "2.0"), "2.0", "ok"), (("1.0", "2.0"), "2.0", "warn"), (("1.0",), "2.0", "warn")],
+)
+def test_servers_of_different_versions_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, versions: tuple[str, ...], installed: str, status: str
+) -> None:
+    monkeypatch.setattr(doctor, "__version__", installed)
+    processes = [ProcessRecord("a:8888", number, version, 1) for number, version in enumerate(versions)]
+    seen = doctor.check_servers(lambda: UpgradeStatus(installed, 1, 1, False, processes))
+    assert seen.status == status
+    assert all(f"zq {version}" in seen.found for version in versions)
+
+
+@every_row(("level", "is_begun", "status"), [(2, False, "ok"), (1, False, "warn"), (1, True, "warn")])
+def test_a_level_below_the_supported_one_is_a_warning(level: int, is_begun: bool, status: str) -> None:
+    seen = doctor.check_level(lambda: UpgradeStatus("2.0", 2, level, is_begun, []))
+    assert seen.status == status
+    assert ("has begun" in seen.found) is is_begun
+    assert ("upgrade --finish" in seen.advice) is (status == "warn")
 
 
 def test_the_state_of_a_server_with_tls_is_read_without_verification(
@@ -396,6 +448,30 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
         assert store_results(tmp_path)["disk space"] == status
     assert {*os.listdir(tmp_path)} == {"CURRENT", BACKED_UP}
+
+
+@every_row(
+    ("hours", "size", "states", "statuses"),
+    [(1, 950, (1, 2), ("warn", "ok")), (1, 100, (1, 8), ("ok", "fail")), (48, 950, (1, 2, 7), ("ok", "ok"))],
+)
+def test_faults_of_a_replica_set_are_found(
+    monkeypatch: pytest.MonkeyPatch, hours: int, size: int, states: tuple[int, ...], statuses: tuple[str, str]
+) -> None:
+    """A full oplog that covers few hours, and a member that is down."""
+
+    def reply(_client: object, _database: str, command: dict[str, Any]) -> dict[str, Any]:
+        moment = SimpleNamespace(time=hours * 3600 if command.get("sort") == {"$natural": -1} else 0)
+        return {
+            "hello": {"hosts": [*states]},
+            "replSetGetStatus": {"members": [{"name": f"m{state}", "state": state} for state in states]},
+            "collStats": {"size": size, "maxSize": 1000},
+            "find": {"cursor": {"firstBatch": [{"ts": moment}]}},
+        }[next(iter(command))]
+
+    monkeypatch.setattr(mongodb_doctor, "run", reply)
+    client = cast(Client, None)
+    found = mongodb_doctor.check_oplog(client, False), mongodb_doctor.check_members(client, False)
+    assert tuple(each.status for each in found) == statuses
 
 
 def test_a_store_without_checks_and_pools_are_skipped(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ class Shelf:
 
         self.queues = self.messages = self.claims = self.history = self.transactions = Verbs()
         self.topics = self.documents = Verbs()
+        self.depth = self.locate = lambda *args: args
         self.closed = False
         self.is_prompt = True
 
@@ -56,7 +57,9 @@ def test_each_verb_is_reported_with_its_time() -> None:
     storage = measure_verbs(Shelf(), one, other)
     assert storage.messages.post(QUEUE, [], 1.0, once=None) == ("post", (QUEUE, [], 1.0), {"once": None})
     assert storage.claims.get(QUEUE, "c", 1.0)[0] == "get"
-    assert one.verbs == other.verbs == ["messages.post", "claims.get"]
+    assert storage.depth(QUEUE, 1.0, 10) == (QUEUE, 1.0, 10)
+    assert storage.locate("acme", "m", 1.0) == ("acme", "m", 1.0)
+    assert one.verbs == other.verbs == ["messages.post", "claims.get", "depth", "locate"]
     assert all(0 <= seconds < 5 for seconds in one.times)
 
 

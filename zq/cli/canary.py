@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -14,12 +14,12 @@ import click
 from msgspec import Struct
 
 from zq.cli.bench import percentile
-from zq.cli.failures import LOSS, Failure, exit_code
+from zq.cli.failures import LOSS, UNVERIFIED, Failure, exit_code
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Message, Queue, UndecodableBody
 from zq.client.stopping import stop_on_signals
-from zq.errors import Crowded, Invalid, NotFound, TooManyRequests, Unavailable, ZqError
+from zq.errors import Crowded, Invalid, NotAuthorized, NotFound, TooManyRequests, Unavailable, ZqError
 from zq.model.limits import MIN_TTL
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ TEMPORARY: Final = (Unavailable, TooManyRequests, Crowded, NotFound)
 COUNTERS: Final = {
     "posted": "Acknowledged messages.",
     "received": "Messages that were delivered.",
-    "lost": "Acknowledged messages that were not delivered in time.",
+    "lost": "Acknowledged messages that were not delivered in time, and are not in the queue.",
     "expired": "Acknowledged messages that expired during an outage.",
     "late": "Messages that were delivered after they had counted as lost.",
     "duplicates": "Deliveries after an acknowledged deletion, or after --patience.",
@@ -67,6 +67,7 @@ METRICS: Final = {
     **{f"zq_canary_{name}_total": () for name in COUNTERS},
     "zq_canary_pending": (),
     "zq_canary_missing": (),
+    "zq_canary_unverified": (),
     "zq_canary_errors_total": ("step",),
     "zq_canary_seconds": ("step",),
 }
@@ -92,10 +93,12 @@ class Ledger:
     """A thread-safe record of the posted messages by number: pending, delivered or lost.
 
     The ledger measures patience in available seconds, which pass only between successful claims. Therefore, an outage
-    delays the detection of a loss, and neither causes nor hides one. A message that may have expired is not lost.
+    delays the detection of a loss, and neither causes nor hides one. An overdue message is not lost yet: a claim whose
+    response did not arrive may hide it. It is lost if the queue does not contain it. A message that may have expired is
+    not lost.
 
     Args:
-        patience: Available seconds after which an acknowledged message counts as lost.
+        patience: Available seconds after which an acknowledged message is overdue.
     """
 
     def __init__(self, patience: float) -> None:
@@ -106,6 +109,8 @@ class Ledger:
         self._undeleted: dict[int, float] = {}
         """Delivered messages that may be delivered again, with the available seconds at their last delivery."""
         self._lost: set[int] = set()
+        self._unverified: set[int] = set()
+        """Pending messages that were overdue, and were not found to be lost."""
         self._available = 0.0
         self._claimed_at: float | None = None
         self.counts = dict.fromkeys(COUNTERS, 0)
@@ -120,6 +125,11 @@ class Ledger:
     def missing_count(self) -> int:
         """Number of lost messages that have not arrived late."""
         return len(self._lost)
+
+    @property
+    def unverified_count(self) -> int:
+        """Number of overdue messages whose loss is not verified."""
+        return len(self._unverified)
 
     def begin(self, now: float) -> int:
         """Return the number of the next message, which is about to be posted."""
@@ -142,7 +152,7 @@ class Ledger:
                 found.ended = now
 
     def record_claim(self, numbers: list[int], now: float) -> list[float]:
-        """Record the messages of a successful claim, then count overdue messages as lost.
+        """Record the messages of a successful claim.
 
         Returns:
             The seconds from the post to the delivery of each message that is delivered for the first time.
@@ -152,8 +162,41 @@ class Ledger:
             if self._claimed_at is not None:
                 self._available += min(now - self._claimed_at, MAX_CLAIM_GAP)
             self._claimed_at = now
-            self._find_overdue(now)
+            self._forget_expired(now)
             return delays
+
+    def find_overdue(self, now: float, patience: float | None = None) -> set[int]:
+        """Return the numbers of the overdue messages, whose loss must be verified with ``verify``.
+
+        Args:
+            patience: Available seconds after which a message is overdue, by default those of the ledger.
+        """
+        with self._lock:
+            due = self._available - (self.patience if patience is None else patience)
+            overdue = {
+                number
+                for number, each in self._pending.items()
+                if each.available is not None and each.available < due and now < each.begun + TTL - EXPIRY_MARGIN
+            }
+            self._unverified |= overdue
+            return overdue
+
+    def verify(self, overdue: set[int], stored: set[int]) -> None:
+        """Count the overdue messages as lost that are not among the messages of the queue.
+
+        The others are overdue again when the patience has passed once more.
+
+        Args:
+            stored: Numbers of the messages in the queue, read after ``find_overdue`` and before the next claim.
+        """
+        with self._lock:
+            for number in overdue & stored:
+                self._pending[number].available = self._available
+            for number in overdue - stored:
+                del self._pending[number]
+                self._unverified.discard(number)
+                self._lost.add(number)
+                self.counts["lost"] += 1
 
     def delete(self, number: int) -> None:
         """Record that the server has acknowledged a deletion."""
@@ -162,6 +205,7 @@ class Ledger:
 
     def _deliver(self, number: int, now: float) -> float | None:
         found = self._pending.pop(number, None)
+        self._unverified.discard(number)
         if found is not None:
             self.counts["received"] += 1
         elif number in self._undeleted:
@@ -174,20 +218,15 @@ class Ledger:
         self._undeleted[number] = self._available
         return None if found is None else now - found.begun
 
-    def _find_overdue(self, now: float) -> None:
-        """Count overdue messages as lost. Forget messages that the server cannot or must not deliver again."""
+    def _forget_expired(self, now: float) -> None:
+        """Forget messages that the server cannot or must not deliver again."""
         due = self._available - self.patience
         self._undeleted = {number: last for number, last in self._undeleted.items() if last >= due}
         for number, each in [*self._pending.items()]:
-            if each.ended is None:
-                continue
-            if each.ended + TTL + EXPIRY_MARGIN < now:
+            if each.ended is not None and each.ended + TTL + EXPIRY_MARGIN < now:
                 del self._pending[number]
+                self._unverified.discard(number)
                 self.counts["expired"] += each.available is not None
-            elif each.available is not None and each.available < due and now < each.begun + TTL - EXPIRY_MARGIN:
-                del self._pending[number]
-                self._lost.add(number)
-                self.counts["lost"] += 1
 
 
 class Canary:
@@ -223,14 +262,17 @@ class Canary:
     def consume(self) -> None:
         """Claim and delete messages until the canary has stopped and no message is pending.
 
-        If the server does not respond, messages may remain pending.
+        If requests fail, messages may remain pending. Those that are not in the queue are lost.
         """
         try:
             while not self._has_posted_all.is_set():
                 self._claim()
+                self._verify()
             end = time.monotonic() + self._ledger.patience + WAIT
             while self._ledger.pending_count and time.monotonic() < end:
                 self._claim()
+                self._verify()
+            self._verify(patience=-1)
         finally:
             self._stopping.set()
 
@@ -267,6 +309,15 @@ class Canary:
                     self._queue.settle(claim.id, delete=[message.id for message in deletable])
                     for number in numbers:
                         self._ledger.delete(number)
+
+    def _verify(self, patience: float | None = None) -> None:
+        """Look for overdue messages in the queue. If it cannot be read, the messages stay overdue."""
+        overdue = self._ledger.find_overdue(time.monotonic(), patience)
+        if overdue:
+            with self._step("verify"), suppress(NotAuthorized):
+                listed = [message for message in self._queue.list(claimed=True, delayed=True) if is_canary(message)]
+                stored = {message.body[NUMBER] for message in listed if message.body[RUN] == self._run}
+                self._ledger.verify(overdue, stored)
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -313,12 +364,18 @@ class CanaryMetrics:
         Gauge("zq_canary_missing", "Lost messages that have not arrived late.", registry=registry).set_function(
             lambda: ledger.missing_count
         )
+        Gauge("zq_canary_unverified", "Overdue messages whose loss is not verified.", registry=registry).set_function(
+            lambda: ledger.unverified_count
+        )
         self._errors = Counter(
-            "zq_canary_errors_total", "Failed requests, by step: post, claim or delete.", ["step"], registry=registry
+            "zq_canary_errors_total",
+            "Failed requests, by step: post, claim, delete or verify.",
+            ["step"],
+            registry=registry,
         )
         self._seconds = Histogram(
             "zq_canary_seconds",
-            "Duration in seconds, by step: post, delete, or delivery (from the post to the claim's response).",
+            "Duration in seconds, by step: post, delete, verify, or delivery (from the post to the claim's response).",
             ["step"],
             buckets=BUCKETS,
             registry=registry,
@@ -372,7 +429,7 @@ def serve_metrics(bind: str, port: int) -> "CollectorRegistry":
     type=Count(MIN_PATIENCE, MAX_PATIENCE),
     default=120,
     metavar="SECONDS",
-    help="Time after which an undelivered message is lost (default 120).",
+    help="Time after which the canary looks for an undelivered message (default 120).",
 )
 @click.option("--port", type=Count(0, 65_535), help="Port for Prometheus metrics (default: no metrics).")
 @click.option("--bind", default="127.0.0.1", metavar="ADDRESS", help="Address for the metrics (default 127.0.0.1).")
@@ -383,7 +440,8 @@ def canary(
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
     Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
-    were delivered or are lost. If messages were lost, the exit code is 9.
+    were delivered or are lost. If messages were lost, the exit code is 9. If messages were not delivered, but are still
+    in the queue or the queue cannot be read, the exit code is 10.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))
@@ -402,8 +460,7 @@ def canary(
         raise Failure(f"Lost messages: {ledger.missing_count:,}.", LOSS)
     if ledger.pending_count:
         raise Failure(
-            f"The server did not respond, so these messages were not delivered: {ledger.pending_count:,}.",
-            exit_code(Unavailable()),
+            f"Messages that were not delivered, but are not known to be lost: {ledger.pending_count:,}.", UNVERIFIED
         )
 
 
@@ -432,4 +489,5 @@ def summarize(ledger: Ledger, runner: Canary) -> Mapping[str, Any]:
     """
     delays, runner.delays = sorted(runner.delays), []
     percentiles = {f"p{part}": round(percentile(delays, part) * 1000, 1) for part in (50, 99)}
-    return {**ledger.counts, "pending": ledger.pending_count, "errors": runner.error_count, **percentiles}
+    waiting = {"pending": ledger.pending_count, "unverified": ledger.unverified_count}
+    return {**ledger.counts, **waiting, "errors": runner.error_count, **percentiles}

@@ -31,6 +31,8 @@ RESOURCE_ERRORS: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized,
 DRIFT: Final = 8
 # Exit code of a canary that has lost messages.
 LOSS: Final = 9
+# Exit code of a canary that could not verify whether messages were lost.
+UNVERIFIED: Final = 10
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from zq.cli.failures import DRIFT, EXIT_CODES, INTERRUPTED, LOSS
+from zq.cli.failures import DRIFT, EXIT_CODES, INTERRUPTED, LOSS, UNVERIFIED
 from zq.cli.root import cli
 
 # Placeholder line in the page, which is replaced by the help of all commands.
@@ -20,6 +20,7 @@ def exit_codes() -> str:
     codes |= {code: meaning for code, meaning in EXIT_CODES.values() if meaning}
     codes[DRIFT] = "`apply --dry-run` found changes"
     codes[LOSS] = "`canary` lost messages"
+    codes[UNVERIFIED] = "`canary` did not receive messages, but could not verify a loss"
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
     rows = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     return f"| Code | Meaning |\n|---|---|\n{rows}"

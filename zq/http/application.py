@@ -83,6 +83,7 @@ class App(falcon.App[Any, Any]):
         self.checks = authentication.checks
         self.find_check = authentication.find_check
         self.authorization = authorization
+        self._resuming = [each.resume for each in middleware if hasattr(each, "resume")]
         self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
         self._storage = storage
         self.req_options.auto_parse_qs_csv = True
@@ -123,7 +124,8 @@ class App(falcon.App[Any, Any]):
         """Repeat the poll of a waiting request. Return its response, or ``None`` to wait again. Blocks."""
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
-        self.authorization.resume(req)
+        for resume in self._resuming:
+            resume(req)
         answered = succeeded = True
         try:
             answered = pending.poll()

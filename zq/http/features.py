@@ -144,7 +144,9 @@ class Feature:
     extension: Extension = Extension()
     """Metadata keys and documents that the feature adds to the core."""
     middleware: Sequence[object] = ()
-    """Falcon middleware that runs before admission and authentication."""
+    """Falcon middleware that runs before admission and authentication.
+
+    Its method ``resume``, if any, is called with the request before each repeated poll of a long poll."""
     credentials: CredentialCheck | None = None
     """Authentication for the feature's routes that do not use the server's strategy."""
     files: Sequence[Reloadable] = ()

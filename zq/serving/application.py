@@ -33,7 +33,7 @@ from zq.model.levels import Initial
 from zq.model.stats import Snapshot
 from zq.serving import lifecycle, migration_record, probes
 from zq.serving.draining import Drain
-from zq.serving.features import EXTENSIONS, create_features, create_followers
+from zq.serving.features import EXTENSIONS, create_features, create_followers, create_store_observers
 from zq.serving.level_watch import LevelWatch, catalogue_of
 from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
@@ -80,7 +80,7 @@ class Application:
             level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
-        storage = measure_verbs(self._storage, self._metrics, monitor)
+        storage = measure_verbs(self._storage, self._metrics, monitor, *create_store_observers(chosen))
         self.broker = make_broker(
             chosen,
             storage,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server --check`` and ``zq-server doctor``: checks of the configuration, the machine, the server and the store.
 
-Neither command changes the store, opens an embedded store, or listens on an address.
+Neither command changes messages, creates a store, opens an embedded store, or listens on an address.
 """
 
 import ctypes
@@ -9,24 +9,28 @@ import os
 import resource
 import ssl
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import cache, partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
+from msgspec import structs
 
 from zq import __version__, audit, diagnosis
 from zq.clock import local_time
 from zq.diagnosis import Check, Finding, Result, fail, ok, skip, warn
-from zq.errors import StartRefused, Unavailable
+from zq.errors import NotFound, StartRefused, Unavailable
 from zq.logs import without_secrets
-from zq.serving import control, listening
+from zq.serving import control, listening, upgrade_command
+from zq.serving.application import open_stores
 from zq.serving.metrics.scraping import Metrics, scrape
 from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
+from zq.serving.upgrade_command import UpgradeStatus
 from zq.storage import diagnose
 
 # The result of ``adjtimex`` if no time service synchronises the clock.
@@ -38,6 +42,8 @@ OTHER_FILES: Final = 512
 # Seconds after which waiting messages and dead letters need attention, as in the alert rules.
 MAX_READY_AGE: Final = 900
 MAX_DEAD_LETTER_AGE: Final = 1800
+# Used share of a quota from which the doctor warns, as in the alert ZqQuotaNear.
+NEAR_QUOTA: Final = 0.9
 # Seconds to wait for a response of the server.
 TIMEOUT: Final = 5.0
 # Exit code after Ctrl-C.
@@ -46,6 +52,8 @@ INTERRUPTED: Final = 130
 MAX_SHOWN: Final = 200
 SERVER: Final = "server"
 METRICS: Final = "metrics"
+STORE: Final = "store"
+SERVERS: Final = "servers"
 
 Scrape = Callable[[], Metrics]
 
@@ -57,7 +65,7 @@ def check_start(chosen: Settings) -> int:
             *requirements(chosen),
             Check("audit log", partial(check_audit_log, chosen)),
             Check("address", partial(check_address, chosen)),
-            Check("store", partial(_open, chosen, opened, [])),
+            Check(STORE, partial(_open, chosen, opened, [])),
         ]
         results = _print(diagnosis.run(checks, unknown="fail"))
     failed = [result for result in results if result.status == "fail"]
@@ -122,9 +130,13 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     yield Check("server's store", partial(check_server_store, page), needs=METRICS)
     yield Check("backlog", partial(check_backlog, page), needs=METRICS)
     yield Check("dead letters", partial(check_dead_letters, page), needs=METRICS)
+    yield Check("quotas", partial(check_quotas, page), needs=METRICS)
     found: list[Check] = []
-    yield Check("store", partial(_open, chosen, opened, found))
+    yield Check(STORE, partial(_open, chosen, opened, found))
     yield from found
+    status = cache(partial(read_status, chosen))
+    yield Check(SERVERS, partial(check_servers, status), needs=STORE if chosen.shared_store else SERVER)
+    yield Check("level", partial(check_level, status), needs=SERVERS)
     if chosen.pooling is not None:
         yield Check("pools", partial(skip, "Only the catalogue was checked: use --store for each pool."))
 
@@ -277,3 +289,63 @@ def check_dead_letters(page: Scrape) -> Finding:
     found = f"The oldest dead letter has waited {age:,.0f} seconds."
     advice = "Find the cause with zq dlq list, then redrive or delete them."
     return warn(found, advice) if age > MAX_DEAD_LETTER_AGE else ok(found)
+
+
+def check_quotas(page: Scrape) -> Finding:
+    share = page().values.get("quota_used_ratio")
+    if share is None:
+        return skip("The server has limited no project by a quota in the last five minutes.")
+    found = f"The project nearest to a quota uses {share:.0%} of it."
+    if share <= NEAR_QUOTA:
+        return ok(found)
+    advice = "See ZqQuotaNear in runbooks.md: delete messages, or raise the quota."
+    return fail(found, advice) if share >= 1 else warn(found, advice)
+
+
+def read_status(chosen: Settings) -> UpgradeStatus:
+    """Return the level of the store and its servers, from a shared store itself or from the server of another store.
+
+    Raises ``NotFound`` if there is no store yet, or if the server cannot be reached.
+    """
+
+    def reject() -> NoReturn:
+        raise NotFound(f"There is no store at {without_secrets(chosen.storage.uri)} yet.")
+
+    if chosen.shared_store:
+        at_once = structs.replace(chosen, storage=structs.replace(chosen.storage, wait=False))
+        with closing(open_stores(at_once, reject)) as storage:
+            return upgrade_command.read_status(storage)
+    if not chosen.server.control:
+        raise NotFound("Without [server] control, the version of the server is unknown.")
+    try:
+        return upgrade_command.ask_server(chosen.server.control, finish=False)
+    except Unavailable as absence:
+        raise NotFound(str(absence)) from absence
+
+
+def check_servers(status: Callable[[], UpgradeStatus]) -> Finding:
+    seen = status()
+    counts = Counter((one.server, one.version) for one in seen.processes)
+    versions = {version for _, version in counts} or {seen.version}
+    shown = ", ".join(f"{server} (zq {version}, processes: {count})" for (server, version), count in counts.items())
+    if len(versions) > 1:
+        return warn(
+            f"Servers of different versions use the store: {shown}.",
+            "Restart the servers of earlier versions with the latest version.",
+        )
+    [version] = versions
+    if version != __version__:
+        return warn(
+            f"The servers of the store run zq {version}, but zq {__version__} is installed here.",
+            "Restart the servers with the installed version, or install the version of the servers.",
+        )
+    return ok(f"The servers of the store have the same version: {shown or f'zq {version}'}.")
+
+
+def check_level(status: Callable[[], UpgradeStatus]) -> Finding:
+    seen = status()
+    found = f"The store has level {seen.level}, and zq {seen.version} supports level {seen.supported}."
+    if seen.level == seen.supported:
+        return ok(found)
+    begun = "An upgrade has begun, but is not complete." if seen.is_begun else "The upgrade is not finished."
+    return warn(f"{found} {begun}", "Run zq-server upgrade --finish when all servers run the latest version.")

@@ -19,7 +19,7 @@ from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.core.extensions import Extension
 from zq.core.followers import Followers
-from zq.events import Observers
+from zq.events import Events, Observers
 from zq.figures.exchange import KIND as FIGURES_RECORD
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
@@ -43,7 +43,7 @@ from zq.subscriptions.documents import postpone as subscriptions_postponed
 from zq.subscriptions.fan_out import Subscribers
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
-from zq.tracing.feature import tracing_feature
+from zq.tracing.feature import tracing_feature, tracing_observers
 from zq.tracing.settings import SECTION as TRACING
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
@@ -72,6 +72,13 @@ def create_followers(chosen: Settings, storage: Storage, clock: Clock) -> Follow
     followers = Followers()
     followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
     return followers
+
+
+def create_store_observers(chosen: Settings) -> list[Events]:
+    """Create the features' observers of the store's operations."""
+    observers: list[Events] = []
+    observers = tracing_observers(chosen.of(TRACING))
+    return observers
 
 
 def create_features(

@@ -84,6 +84,19 @@ def check_certificate(chosen: Settings) -> Finding:
     return judge_certificate(expires - local_time(), f"The certificate {certificate}", advice)
 
 
+def check_client_authority(chosen: Settings) -> Finding:
+    authority = chosen.server.tls_client_ca
+    if not authority:
+        return ok("The server does not require client certificates.")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(authority)
+    ends = [ssl.cert_time_to_seconds(str(each["notAfter"])) for each in context.get_ca_certs()]
+    if not ends:
+        return warn(f"{authority} contains no certificate of an authority.", "Add the issuer of the clients.")
+    advice = "Add its successor, and send the server SIGHUP. When it expires, clients with certificates cannot connect."
+    return judge_certificate(min(ends) - local_time(), f"A certificate in {authority}", advice)
+
+
 # The checks by name, in the order of the start.
 REQUIREMENTS: Final[dict[str, Callable[[Settings], Finding]]] = {
     "options": check_variables,
@@ -92,4 +105,5 @@ REQUIREMENTS: Final[dict[str, Callable[[Settings], Finding]]] = {
     "policy": check_policy,
     "keys": check_keys,
     "certificate": check_certificate,
+    "client authority": check_client_authority,
 }

@@ -195,20 +195,24 @@ def _ask(
 ) -> UpgradeStatus:
     if socket:
         try:
-            status = _ask_server(socket, finish=False)
+            status = ask_server(socket, finish=False)
             if (status.version, status.supported) != (__version__, levels.supported()):
                 raise StartRefused(
                     f"The server runs zq {status.version}, which supports level {status.supported}, but this command "
                     f"is of zq {__version__}. Restart the server with zq {__version__}, and repeat the command."
                 )
-            return _ask_server(socket, finish=True) if finish else status
+            return ask_server(socket, finish=True) if finish else status
         except Unavailable:
             pass  # no server has the store open
     with open_storage() as storage:
         return apply(storage, finish, pause)
 
 
-def _ask_server(socket: str, finish: bool) -> UpgradeStatus:
+def ask_server(socket: str, finish: bool) -> UpgradeStatus:
+    """Return the status according to the server at a control socket, after it has finished the upgrade if ``finish``.
+
+    Raises ``Unavailable`` if no server answers, and ``StartRefused`` if the upgrade cannot be finished.
+    """
     return msgspec.convert(control.operate(socket, PATH, {"finish": finish}), UpgradeStatus)
 
 

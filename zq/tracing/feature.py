@@ -8,6 +8,7 @@ from zq.errors import StartRefused
 from zq.events import Events
 from zq.http.features import Feature
 from zq.tracing.settings import TracingOptions
+from zq.tracing.store_calls import StoreCallObserver
 
 if TYPE_CHECKING:
     from zq.tracing.exporting import Recorder
@@ -33,6 +34,11 @@ class TracingFeature(Feature):
             self._recorder.finish()
 
 
+def tracing_observers(options: TracingOptions) -> list[Events]:
+    """Create the observers of the store's operations. If tracing is off, there are none."""
+    return [StoreCallObserver()] if options.enabled else []
+
+
 def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
     """Create the feature. If tracing is off, the feature has no middleware and does not import OpenTelemetry.
 
@@ -47,4 +53,4 @@ def tracing_feature(options: TracingOptions, events: Events) -> TracingFeature:
         recorder = create_recorder(options.endpoint, events)
     except (ValueError, RuntimeError) as error:
         raise StartRefused(f"OpenTelemetry rejects an environment variable: {str(error).rstrip('.')}.") from error
-    return TracingFeature([RequestTracing(options.sample, recorder)], recorder)
+    return TracingFeature([RequestTracing(options.sample, recorder, options.project)], recorder)

@@ -16,6 +16,7 @@ from zq.http.pending import HANDOVER, NO_HANDOVER
 from zq.model import Message
 from zq.model.attributes import TRACE_NAMES, decode_attributes, trace_context
 from zq.tracing.exporting import Recorder, SpanRecord
+from zq.tracing.store_calls import StoreCall, collect
 
 # Environment keys of the parent's context.
 PARENT: Final = "HTTP_TRACEPARENT"
@@ -32,8 +33,15 @@ SAMPLED: Final = frozenset("13579bdf")
 MAX_LINKS: Final = 20
 # Number of characters of a client id in a span.
 CLIENT_CHARACTERS: Final = 8
-SEND, RECEIVE, SETTLE = "send", "receive", "settle"
-KINDS: Final = {SEND: SpanKind.PRODUCER, RECEIVE: SpanKind.CONSUMER, SETTLE: SpanKind.SERVER}
+SEND, RECEIVE, SETTLE, COMMIT = "send", "receive", "settle", "commit"
+KINDS: Final = {
+    SEND: SpanKind.PRODUCER,
+    RECEIVE: SpanKind.CONSUMER,
+    SETTLE: SpanKind.SERVER,
+    COMMIT: SpanKind.SERVER,
+}
+# Operation types of OpenTelemetry's conventions, if they differ from the operation. A commit acknowledges claims.
+OPERATION_TYPES: Final = {COMMIT: SETTLE}
 # Operations on messages, by method and route, or by SQS operation.
 OPERATIONS: Final[Mapping[str, str]] = {
     "POST /v2/queues/{queue}/messages": SEND,
@@ -44,6 +52,7 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "DELETE /v2/queues/{queue}/messages/{message}": SETTLE,
     "DELETE /v2/queues/{queue}/claims/{claim}": SETTLE,
     "POST /v2/queues/{queue}/claims/{claim}/settle": SETTLE,
+    "POST /v2/commits": COMMIT,
     "sqs:SendMessage": SEND,
     "sqs:SendMessageBatch": SEND,
     "sqs:ReceiveMessage": RECEIVE,
@@ -54,18 +63,27 @@ _random_ids: Final = RandomIdGenerator()
 
 
 class RequestSpan:
-    """The span of a request that is being handled."""
+    """The span of a request that is being handled.
+
+    Attributes:
+        store_calls: The operations of the store that the request has called.
+    """
 
     def __init__(self, parent: SpanContext | None) -> None:
         self.parent = parent
         self.trace_id = parent.trace_id if parent else _random_ids.generate_trace_id()
         self.span_id = _random_ids.generate_span_id()
         self.links: Sequence[SpanContext] = ()
+        self.store_calls: list[StoreCall] = []
         self._began_to_wait: float | None = None
 
     @property
     def traceparent(self) -> str:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-01"
+
+    @property
+    def context(self) -> SpanContext:
+        return SpanContext(self.trace_id, self.span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
     def link(self, messages: Sequence[Message]) -> None:
         """Link the span to the spans that posted the delivered messages.
@@ -97,11 +115,13 @@ class RequestTracing:
 
     Args:
         sample: The fraction of the other requests that are sampled.
+        names_project: Whether the spans have the project as an attribute.
     """
 
-    def __init__(self, sample: float, recorder: Recorder) -> None:
+    def __init__(self, sample: float, recorder: Recorder, names_project: bool = False) -> None:
         self._sample = sample
         self._recorder = recorder
+        self._names_project = names_project
 
     def process_request(self, req: Request, _resp: falcon.Response) -> None:
         # The SDK's sampler would take 6 microseconds for each request.
@@ -116,11 +136,21 @@ class RequestTracing:
         span: RequestSpan | None = req.context.span
         if span is None:
             return
+        collect(None)
         if req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
             if req.context.waits:  # else the request only moves to another thread
                 span.wait()
             return
-        self._recorder.record(_describe(req, resp, span, time.monotonic()))
+        project = getattr(req.context, "project", "") if self._names_project else ""
+        self._recorder.record(_describe(req, resp, span, time.monotonic(), project))
+        for call in span.store_calls:
+            self._recorder.record(_describe_store_call(call, span))
+
+    def resume(self, req: Request) -> None:
+        """Prepare for another poll of a long poll, which may run on another thread."""
+        span: RequestSpan | None = req.context.span
+        if span is not None:
+            collect(span.store_calls)
 
     def _begin(self, req: Request, parent: SpanContext | None) -> None:
         if req.path in UNTRACED:
@@ -130,15 +160,17 @@ class RequestTracing:
             # The log lines take the trace id from this header, and the messages of a post take their context.
             req.env[PARENT] = span.traceparent
             req.env.pop(STATE, None)  # it belongs to another trace
+        collect(span.store_calls)
 
 
-def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float) -> SpanRecord:
+def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float, project: str) -> SpanRecord:
     context, route, status = req.context, req.uri_template or "", resp.status_code
     method = req.method if req.method in METHODS else OTHER
     attributes: dict[str, str | int | float] = {
         "http.request.method": method,
         "http.route": route,
         "http.response.status_code": status,
+        "zq.project": project,
     }
     name = context.operation or f"{method} {route}".rstrip()
     operation = OPERATIONS.get(name)
@@ -151,7 +183,7 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
         attributes |= {
             "messaging.system": "zq",
             "messaging.operation.name": operation,
-            "messaging.operation.type": operation,
+            "messaging.operation.type": OPERATION_TYPES.get(operation, operation),
             "messaging.destination.name": destination,
             "messaging.client.id": getattr(context, "client", "")[:CLIENT_CHARACTERS],
         }
@@ -173,6 +205,21 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
         local_time(),
         now - context.began,
         failed,
+    )
+
+
+def _describe_store_call(call: StoreCall, span: RequestSpan) -> SpanRecord:
+    return SpanRecord(
+        f"store {call.verb}",
+        SpanKind.INTERNAL,
+        span.trace_id,
+        _random_ids.generate_span_id(),
+        span.context,
+        {},
+        (),
+        call.ended,
+        call.seconds,
+        failed=False,
     )
 
 

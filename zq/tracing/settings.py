@@ -63,6 +63,8 @@ class TracingOptions(Struct, frozen=True):
     sample: Annotated[float, Option(0, 1)] = 0.01
     """Fraction of requests without a traceparent header that have a span. The flag of the header decides for all other
     requests."""
+    project: Flag = False
+    """Add the project to each span of a request, as the attribute zq.project."""
 
 
 def _complete(options: TracingOptions, _settings: Any) -> TracingOptions:

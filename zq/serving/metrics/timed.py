@@ -41,7 +41,10 @@ def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
 
 
 class _TimedStorage:
-    """A storage wrapper that measures the operations of its controllers. All other methods delegate to the storage."""
+    """A storage wrapper that measures the operations of its controllers, and ``depth`` and ``locate``.
+
+    All other methods delegate to the storage.
+    """
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -54,6 +57,8 @@ class _TimedStorage:
         )
         self.topics = cast(capabilities.TopicController, _time_controller(storage.topics, "topics", notify))
         self.documents = cast(api.DocumentController, _time_controller(storage.documents, "documents", notify))
+        self._depth = _time_method(storage.depth, "depth", notify)
+        self._locate = _time_method(storage.locate, "locate", notify)
 
     @property
     def is_prompt(self) -> bool:
@@ -78,10 +83,10 @@ class _TimedStorage:
         return self._storage.depths(now, queues, max_count)
 
     def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
-        return self._storage.depth(queue, now, max_count)
+        return self._depth(queue, now, max_count)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        return self._storage.locate(project, message, now)
+        return self._locate(project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._storage.measures(now)

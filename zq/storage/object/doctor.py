@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from zq.diagnosis import Check, Finding, ok, skip, warn
+from zq.diagnosis import MAX_SYNCHRONISED_OFFSET, Check, Finding, judge_clock, ok, skip, warn
 from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.storage.object import default_cache, owner
@@ -37,6 +37,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     cache = find_folder(Path(chosen.cache) if chosen.cache else default_cache(uri))
     yield (
         Check("owner", partial(check_owner, known, chosen.owner_timeout)),
+        Check("store clock", partial(check_clock, known)),
         Check("disk space", partial(check_space, cache)),
     )
 
@@ -48,3 +49,13 @@ def check_owner(known: Mapping[str, str | int], timeout: float) -> Finding:
     if known[STATE] != "released" and int(known[AGE]) > timeout:
         return warn(found, "Start a server on the store, or find out why its owner cannot reach the object store.")
     return ok(found)
+
+
+def check_clock(known: Mapping[str, str | int]) -> Finding:
+    """Check that the last report of the owner is not in the future. The report does not show a clock that is ahead."""
+    if not known:
+        return skip(NOT_THERE)
+    age = int(known[AGE])
+    if age < -MAX_SYNCHRONISED_OFFSET:
+        return judge_clock(age, "the store's owner")
+    return ok("The clock of this machine is not behind the clock of the store's owner.")
