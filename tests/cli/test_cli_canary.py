@@ -3,6 +3,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -261,7 +262,7 @@ def test_a_canary_without_permission_to_list_reports_no_loss(zq: Zq) -> None:
 
         queue.list = reject  # type: ignore[method-assign, assignment]
         runner = Canary(queue, ledger, 0.02, CanaryMetrics(ledger, None))
-        posted(ledger, 0.0)
+        posted(ledger, time.monotonic())
         runner._verify(-1)
     assert (ledger.counts["lost"], ledger.pending_count, ledger.unverified_count) == (0, 1, 1)
 
