@@ -219,7 +219,7 @@ def test_named_messages_go_alone(api: Api) -> None:
     done = api.post(f"{DEAD}/redrive", 200, {"ids": asked}).json
     assert done == {"moved": 2, "remaining": 3, "lost": ["gone", held, elsewhere]}
     assert api.seen("jobs") == [3, 1]
-    assert "to is missing" in api.post(f"{DEAD}/redrive", 400, {"ids": [homeless]}).json["description"]
+    assert "to must name a target queue" in api.post(f"{DEAD}/redrive", 400, {"ids": [homeless]}).json["description"]
     assert api.post(f"{DEAD}/redrive", 200, {"ids": [homeless], "to": "jobs"}).json["lost"] == []
     assert api.post(f"{DEAD}/redrive", 200, {"ids": ["gone"]}).json == {"moved": 0, "remaining": 2, "lost": ["gone"]}
 
