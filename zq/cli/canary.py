@@ -249,7 +249,7 @@ class Canary:
             if foreign := next(filter(None, (describe_foreign(one, self._run, uptime) for one in claim.messages)), ""):
                 self._queue.release(claim.id)
                 raise Failure(
-                    f"The queue {self._queue.name} has {foreign}. Use a queue of the canary's own.",
+                    f"The queue {self._queue.name} contains {foreign}. Use a queue that only this canary uses.",
                     exit_code(Invalid()),
                 )
             own = [message for message in claim.messages if message.body[RUN] == self._run]
@@ -310,9 +310,9 @@ class CanaryMetrics:
         Gauge("zq_canary_pending", "Messages that were not delivered yet.", registry=registry).set_function(
             lambda: ledger.pending_count
         )
-        Gauge("zq_canary_missing", "Lost messages that have not arrived late.", registry=registry).set_function(
-            lambda: ledger.missing_count
-        )
+        Gauge(
+            "zq_canary_missing", "Messages that counted as lost and have not arrived since.", registry=registry
+        ).set_function(lambda: ledger.missing_count)
         self._errors = Counter(
             "zq_canary_errors_total", "Failed requests, by step: post, claim or delete.", ["step"], registry=registry
         )
@@ -382,8 +382,8 @@ def canary(
 ) -> None:
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
-    Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
-    were delivered or are lost. If messages were lost, the exit code is 9.
+    Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, once each message
+    was delivered or counts as lost. If messages were lost, the exit code is 9.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))
