@@ -47,7 +47,9 @@ def test_what_fails_by_itself_is_found_among_the_good() -> None:
 def test_an_outage_buries_nothing() -> None:
     """In a round of some messages all fail, which no poison does; one alone is looked at again after a pause."""
     down = Stages([], down=True)
-    with pytest.raises(InconclusiveSearch, match="all of its messages fail, for example with the database is down"):
+    with pytest.raises(
+        InconclusiveSearch, match="all messages of the round fail, for example with the database is down"
+    ):
         find_poison(ids(5), down, 20, down.comes_back)
     assert find_poison(ids(1), down, 20, down.comes_back) == {}
 
