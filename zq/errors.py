@@ -210,7 +210,7 @@ class CommitTooLarge(ZqError):
 class CommitRunning(Conflict):
     """Another commit of the same producer, or another commit that publishes one of the stages, is still running."""
 
-    sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
+    sentence = "Another commit of the producer, or of one of the stages, is still running. Try again soon."
 
 
 class Repeated(ZqError):

@@ -349,14 +349,18 @@ def test_a_deletion_is_confirmed_and_data_that_came_meanwhile_is_kept(team: Team
     code, errors = prune("y", post)
     assert code == 6
     assert errors.endswith(
-        f"zq: subscription queue old {HOOK}: It now holds waiting deliveries. 0 of 2 changes were made.\n"
+        f"zq: subscription queue old {HOOK}: The subscription now holds waiting deliveries: use --force to delete it. "
+        "0 of 2 changes were made.\n"
     )
     (subscription,) = team("subscription", "list", "old")
     team("subscription", "delete", "old", subscription["id"])
     team("queue", "purge", "old")
     code, errors = prune("y", lambda: team("post", "old", "1"))
     assert code == 6
-    assert errors.endswith("Delete 1 object? [y/N]:zq: queue old: It now holds 1 message. 0 of 1 changes were made.\n")
+    assert errors.endswith(
+        "Delete 1 object? [y/N]:zq: queue old: The queue now holds 1 message: use --force to delete it. "
+        "0 of 1 changes were made.\n"
+    )
 
 
 def test_a_pool_is_changed_without_its_credential(admin: Team) -> None:
@@ -384,17 +388,17 @@ def test_a_flavor_without_pools_is_exported(admin: Team) -> None:
     assert yaml.safe_load(exported)["flavors"] == {"silver": {"pools": []}}
     assert apply(admin, exported, "--prune")[0] == ["Nothing to change."]
     _, errors = apply(admin, "flavors: {gold: {pools: []}}", code=6)
-    assert errors[0] == "flavors.gold.pools must name a pool. Only an existing flavor can be without pools."
+    assert errors[0] == "flavors.gold.pools must name at least one pool. Only an existing flavor can have no pools."
 
 
 def test_a_server_without_pools_has_no_such_sections(zq: Zq) -> None:
     exported = zq.run("export", "--settings")
     assert exported.stderr.splitlines()[1:3] == [
-        "zq: The file omits pools, which this server does not have.",
-        "zq: The file omits flavors, which this server does not have.",
+        "zq: The file omits pools, which this server does not support.",
+        "zq: The file omits flavors, which this server does not support.",
     ]
     _, errors = apply(zq, "pools: {p: {uri: 'redis://h', weight: 1}}", code=3)
-    assert errors == ["pools: This server does not have this section."]
+    assert errors == ["pools: This server does not support this section."]
 
 
 def test_parallel_runs_reach_the_same_settings(running: ZqServer, zq: Zq) -> None:
@@ -514,7 +518,7 @@ def test_a_setting_that_cannot_change_is_reported_before_any_change(zq: Zq) -> N
         ),
         (
             "queues: {a: {settings: {_history_ttl: 5}}}",
-            "queues.a.settings._history_ttl must be 0, an integer from 60 to 1209600, or null.",
+            "queues.a.settings._history_ttl must be 0, an integer from 60 to 1209600 (seconds), or null.",
         ),
         ("queues: {a: {settings: {_paused: never}}}", "queues.a.settings._paused must be claims, posts, all or null."),
         (
@@ -535,8 +539,11 @@ def test_a_setting_that_cannot_change_is_reported_before_any_change(zq: Zq) -> N
             "queues.a.settings.d has the YAML type timestamp, which JSON does not have: quote it.",
         ),
         ("queues: {a: {settings: {d: .inf}}}", "queues.a.settings.d must be a finite number."),
-        ("queues: {a: {settings: {d: 9223372036854775808}}}", "queues.a.settings.d must fit in 64 bits with sign."),
-        ("queues: {a: {settings: &a {b: *a}}}", "The file must be nested at most 64 deep."),
+        (
+            "queues: {a: {settings: {d: 9223372036854775808}}}",
+            "queues.a.settings.d must fit in a signed 64-bit integer.",
+        ),
+        ("queues: {a: {settings: &a {b: *a}}}", "The file must be nested at most 64 levels deep."),
         ("queues: {", "Line 3, column 1 is not valid YAML: did not find expected node content."),
         (
             "queues: {a: {settings: {_retry_policy: {minimum_delay: 25}}}}",
@@ -584,7 +591,7 @@ def test_a_setting_that_cannot_change_is_reported_before_any_change(zq: Zq) -> N
         ),
         (
             "queues: {a: }\nsubscriptions: [&a {queue: a, subscriber: 'http://h', ttl: 60}, {<<: *a, ttl: 90}]",
-            "subscriptions[1] repeats subscriptions[0]: a subscriber has one subscription to a queue.",
+            "subscriptions[1] repeats subscriptions[0]: a subscriber can have only one subscription to a queue.",
         ),
         ("pools: {p: {uri: 'redis://[h', weight: 1}}", "pools.p.uri is not a valid URI."),
         ("pools: {p: {uri: 'redis://h', weight: -1}}", f"pools.p.weight must be an integer from 0 to {2**32 - 1}."),
@@ -658,7 +665,10 @@ def test_a_subscription_of_a_deleted_queue_is_not_exported(team: Team) -> None:
     apply(team, f"queues: {{orders: }}\nsubscriptions: [{{queue: orders, subscriber: '{HOOK}', ttl: 600}}]")
     team("queue", "delete", "orders")
     exported = team.run("export", "--settings")
-    assert exported.stderr.splitlines()[-1] == "zq: The file omits a subscription of orders, which is gone."
+    assert (
+        exported.stderr.splitlines()[-1]
+        == "zq: The file omits a subscription, because its queue orders no longer exists."
+    )
     assert {*yaml.safe_load(exported.stdout)} == {"version", "tokens"}
 
 

@@ -286,7 +286,7 @@ def test_a_message_that_no_canary_has_posted_is_left_alone(zq: Zq) -> None:
     zq("post", "canary", "work")
     refusal = zq.run("canary", *QUICK, "--duration", "30")
     assert refusal.exit_code == 4
-    assert "Use a queue of the canary's own." in refusal.stderr
+    assert "Use a queue that only this canary uses." in refusal.stderr
     assert [message["body"] for message in zq("list", "canary")][:1] == ["work"]
 
 

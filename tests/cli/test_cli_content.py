@@ -203,8 +203,8 @@ def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
     [
         ("3", "Line 4 has 1 fields, but the header has 2."),
         ("3,4,5", "Line 4 has 3 fields, but the header has 2."),
-        ('3,"4\n5', "The row that begins in line 4 is not CSV: unexpected end of data."),
-        ('3,"4"5', "The row that begins in line 4 is not CSV: ',' expected after '\"'."),
+        ('3,"4\n5', "The row that begins in line 4 is not valid CSV: unexpected end of data."),
+        ('3,"4"5', "The row that begins in line 4 is not valid CSV: ',' expected after '\"'."),
     ],
 )
 def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: Path, row: str, sentence: str) -> None:
@@ -213,7 +213,7 @@ def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: 
     file.write_text(f'a,b\n1,"2\n2"\n{row}\n')
     said = zq.refused(4, "post", "jobs", "--file", str(file))
     assert said == f"{sentence} Messages posted so far: 1 (up to line 3). Run the same command to resume."
-    assert "another delimiter" in zq.refused(6, "post", "jobs", "--file", str(file), "--delimiter", ";")
+    assert "a different delimiter" in zq.refused(6, "post", "jobs", "--file", str(file), "--delimiter", ";")
     file.write_text('a,b\n1,"2\n2"\n3,4\n')
     zq("post", "jobs", "--file", str(file))
     assert stored(zq) == [{"a": "1", "b": "2\n2"}, {"a": "3", "b": "4"}]
@@ -241,7 +241,7 @@ def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq,
     file = tmp_path / "pretty.json"
     file.write_text('{\n  "a": 1\n}\n')
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
-    assert "Line 1 is not JSON" in stderr
+    assert "Line 1 is not valid JSON" in stderr
     assert "one JSON value (NDJSON); use --text to post lines as text. Nothing was posted." in stderr
     assert not resume_path(file).exists()
 

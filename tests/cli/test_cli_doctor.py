@@ -163,7 +163,7 @@ def test_a_fault_of_the_server_is_found(
 
 def test_the_open_streams_of_all_servers_are_added_up(site: Site, responses: dict[str, Response]) -> None:
     responses["/v2/servers"] = servers("0.1.0", "0.1.0")
-    assert check(site.url)["servers"].found.endswith("; 0 of 2 streams are open.")
+    assert check(site.url)["servers"].found.endswith(" Open streams: 0 of 2.")
 
 
 @every_row(("ahead", "status"), [(0, "ok"), (-30, "warn"), (300, "fail")])

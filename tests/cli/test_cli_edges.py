@@ -55,8 +55,8 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
     file.write_text(f"{DEEP}\n")
     assert "too deep" in zq.refused(4, "post", "jobs", DEEP)
     assert "too deep" in zq.refused(4, "queue", "create", "jobs", f"x={DEEP}")
-    assert "Line 1 is not JSON" in zq.refused(4, "post", "jobs", "--file", str(file))
-    assert "Line 1 does not belong to an export" in zq.refused(4, "import", str(file))
+    assert "Line 1 is not valid JSON" in zq.refused(4, "post", "jobs", "--file", str(file))
+    assert "Line 1 is not a valid line of an export" in zq.refused(4, "import", str(file))
 
 
 @pytest.mark.parametrize(

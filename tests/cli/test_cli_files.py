@@ -119,12 +119,12 @@ def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, 
     file = tmp_path / "events.ndjson"
     file.write_text('{"n": 0}\n' * 1000 + "\n{torn}\n" + '{"n": 1}\n')
     stderr = zq.refused(4, "post", "events", "--file", str(file))
-    assert "Line 1002 is not JSON" in stderr
+    assert "Line 1002 is not valid JSON" in stderr
     assert "Messages posted so far: 1,000 (up to line 1,000). Run the same command to resume." in stderr
     file.write_text(file.read_text().replace('"n": 0', '"n": 9'))
     assert "has changed" in zq.refused(6, "post", "events", "--file", str(file))
     file.write_text(file.read_text().replace('"n": 9', '"n": 0'))
-    assert "another text" in zq.refused(6, "post", "events", "--file", str(file), "--text")
+    assert "a different text" in zq.refused(6, "post", "events", "--file", str(file), "--text")
     file.write_text(file.read_text().replace("{torn}", '"repaired, and longer"'))
     zq("post", "events", "--file", str(file))
     assert zq("queue", "stats", "events")[0]["total"] == 1002
@@ -138,7 +138,7 @@ def test_a_post_is_not_resumed_otherwise_than_it_was_begun(tmp_path: Path) -> No
     file = written(tmp_path, 10)
     resumed(file, TERMS, 1000)
     other: Any = UploadTerms("http://zq", "acme", "others", None, None, False)
-    with pytest.raises(Conflict, match=r"another queue.*--restart"):
+    with pytest.raises(Conflict, match=r"a different queue.*--restart"):
         resumed(file, other, 1000)
     written(tmp_path, 11)
     with pytest.raises(Conflict, match="has changed"):
@@ -152,7 +152,7 @@ def test_restart_forgets_what_was_interrupted(zq: Zq, tmp_path: Path) -> None:
     """All lines of the file are posted."""
     file = written(tmp_path, 5)
     resumed(file, UploadTerms("http://elsewhere", "acme", "events", None, None, False), 1000)
-    assert "another url" in zq.refused(6, "post", "events", "--file", str(file))
+    assert "a different url" in zq.refused(6, "post", "events", "--file", str(file))
     assert zq("post", "events", "--file", str(file), "--restart")[0]["stored"] == 5
 
 
@@ -252,7 +252,7 @@ def test_a_post_is_not_resumed_with_other_attributes(zq: Zq, tmp_path: Path) -> 
     file = tmp_path / "events.ndjson"
     file.write_text('{"n": 0}\n{torn}\n')
     zq.refused(4, "post", "events", "--file", str(file), "--attribute", "a=x")
-    assert "another attribute" in zq.refused(6, "post", "events", "--file", str(file))
+    assert "a different attribute" in zq.refused(6, "post", "events", "--file", str(file))
     file.write_text('{"n": 0}\n{"n": 1}\n')
     zq("post", "events", "--file", str(file), "--attribute", "a=x")
     assert [message["attributes"] for message in zq("list", "events")] == [{"a": "x"}] * 2

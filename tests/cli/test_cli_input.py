@@ -54,7 +54,7 @@ def test_lines_before_one_that_is_refused_are_stored(zq: Zq) -> None:
     result = zq.run("post", "jobs", "-", given="1\n2\n{torn\n4\n")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "after 2 messages" in result.stderr
-    assert "Line 3 is not JSON" in result.stderr
+    assert "Line 3 is not valid JSON" in result.stderr
     assert total(zq) == 2
 
 

@@ -65,9 +65,9 @@ def test_file_that_is_not_an_export_is_refused_with_its_line(zq: Zq, tmp_path: P
     """The import stops at that line."""
     file = tmp_path / "project.ndjson"
     file.write_text('{"is":"named","of":"queue","name":"jobs","metadata":{}}\n{"n": 1}\n')
-    assert "Line 2 does not belong to an export" in zq.refused(4, "import", str(file))
+    assert "Line 2 is not a valid line of an export" in zq.refused(4, "import", str(file))
     file.write_text('{"is":"message","of":"foo","name":"jobs","id":"1","body":1,"ttl":60}\n')
-    assert "Line 1 does not belong to an export" in zq.refused(4, "import", str(file))
+    assert "Line 1 is not a valid line of an export" in zq.refused(4, "import", str(file))
     assert zq("topic", "list") == []
 
 
@@ -267,7 +267,7 @@ def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_p
     for _ in range(2):
         result = other.run("import", str(file))
         assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
-        assert "2 delayed messages of queue jobs are ready at once: it ignores delays" in result.stderr
+        assert "2 delayed messages of queue jobs are ready at once: the queue ignores delays" in result.stderr
         assert "zq: 2 messages were imported without their ttl or delay; see the notes above." in result.stderr
     assert len(other("claim", "jobs")) == 2
 
@@ -295,7 +295,7 @@ def test_an_import_that_a_broken_line_ends_applies_the_settings_that_forbid_post
         more.write('{"is":"message","of":"queue","name":"small","id":"a1","body":1,"ttl":60}\nbroken\n')
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     for _ in range(2):
-        assert "does not belong to an export" in other.refused(4, "import", str(file))
+        assert "is not a valid line of an export" in other.refused(4, "import", str(file))
         assert other("queue", "show", "posts")[0]["_paused"] == "posts"
         assert other("queue", "show", "small")[0]["_max_messages_post_size"] == 30
 

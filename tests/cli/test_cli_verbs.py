@@ -66,7 +66,7 @@ def test_bodies_are_json_or_else_texts(zq: Zq) -> None:
     assert bodies(zq("list", "jobs", "--limit", "2")) == [{"a": 1}, "hello"]
     result = zq.run("post", "jobs", "-", given="1\n{torn\n")
     assert result.exit_code == 4
-    assert "Line 2 is not JSON" in result.stderr
+    assert "Line 2 is not valid JSON" in result.stderr
     zq.refused(2, "post", "jobs")
 
 

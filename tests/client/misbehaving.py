@@ -4,7 +4,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -85,8 +85,9 @@ class Proxy:
                     if name.lower() not in ("content-length", "connection", "transfer-encoding"):
                         self.send_header(name, value)
                 self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                with suppress(ConnectionError):  # the client has disconnected
+                    self.end_headers()
+                    self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 """Log no requests."""

@@ -205,7 +205,7 @@ def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
     ("trouble", "sentence"),
     [
         (Trouble(passes=False, status=302, headers=(("Location", "/login"),)), "302 Found, a redirect to /login"),
-        (Trouble(passes=False, status=200), "This client cannot read the answer"),
+        (Trouble(passes=False, status=200), "This client cannot parse the response"),
     ],
 )
 def test_answer_of_another_server_is_an_error(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
@@ -233,7 +233,7 @@ def test_answer_of_another_server_is_an_error(client: Any, proxy: Proxy, trouble
 def test_garbage_is_an_error_of_one_sentence(client: Any, proxy: Proxy, content: bytes) -> None:
     """The error is never an exception of a library, for a success or an error response."""
     proxy.plan(Trouble(passes=False, status=200, content=content))
-    with pytest.raises(errors.ZqError, match="This client cannot read the answer"):
+    with pytest.raises(errors.ZqError, match="This client cannot parse the response"):
         list(client.queue("jobs").consume(wait=0, until_empty=True))
     proxy.plan(Trouble(passes=False, status=400, content=content, headers=(("X-Zq-Error", "Any"),)))
     with pytest.raises(errors.Invalid, match="answered 400"):

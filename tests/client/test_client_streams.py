@@ -112,7 +112,7 @@ def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
 @pytest.mark.parametrize("garbage", [b"data: garbage\n\n", b"id: \xff\n\n", b'event: gap\ndata: {"after": "x"}\n\n'])
 def test_garbage_in_a_stream_is_an_error_of_one_sentence(garbage: bytes) -> None:
     """The error is never an exception of a library."""
-    with pytest.raises(errors.ZqError, match="This client cannot read the answer"):
+    with pytest.raises(errors.ZqError, match="This client cannot parse the response"):
         EventReader("/v2/stream", {}, None).feed(garbage)
 
 

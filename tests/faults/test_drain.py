@@ -17,7 +17,7 @@ from zq.serving import control
 
 HEADERS = {"Client-ID": CLIENT, "X-Project-ID": PROJECT}
 BODY = b'{"messages":[{"body":1}]}'
-UNREADY = "The server drains: /readyz answers 503"
+UNREADY = "The server is draining: /readyz answers 503"
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_a_drain_ends_with_the_last_request_and_can_be_undone(tmp_path: Path) ->
         assert (done[0].code, done[0].said) == (0, f"{UNREADY}, and no request is in progress.\n"), done
         assert is_unready(server)
         undone = run("drain", "--undo", "--store", uri)
-        assert (undone.code, undone.said) == (0, "The server does not drain.\n")
+        assert (undone.code, undone.said) == (0, "The server is not draining.\n")
         answer = ask(server.url, "GET", "/readyz")
         assert (answer.status, answer.headers.get("connection")) == (200, None)
         assert server.terminate() == 0
@@ -86,7 +86,7 @@ def test_a_drain_ends_when_its_time_is_over(tmp_path: Path) -> None:
         assert (answer.status, answer.headers["connection"]) == (503, "close")
         with begun("drain", "--wait", 60, "--store", uri) as ended:
             wait_for(lambda: run("drain", "--undo", "--store", uri).code == 0 and ended, 20, "it ends")
-        assert (ended[0].code, ended[0].said) == (1, "The server does not drain.\n")
+        assert (ended[0].code, ended[0].said) == (1, "The server is not draining.\n")
         kept = HTTPConnection("127.0.0.1", server.port, timeout=30)
         with closing(kept):
             kept.request("GET", "/readyz")
@@ -115,7 +115,7 @@ def test_all_workers_of_a_server_drain(store: RedisServer, tmp_path: Path) -> No
     ("arguments", "error"),
     [
         (["drain", "--store", "memory:"], "drain needs the server's control socket: set [server] control to a path."),
-        (["drain", "--undo", "--wait", "1"], "--undo and --wait exclude each other."),
+        (["drain", "--undo", "--wait", "1"], "--undo cannot be combined with --wait."),
         (["backup", "/x", "--wait", "1"], "--wait does not apply to this command; see zq-server --help."),
         (["drain", "/x"], "'/x' does not apply to this command; see zq-server --help."),
     ],

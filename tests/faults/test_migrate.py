@@ -322,12 +322,12 @@ def test_a_server_without_a_console_is_noticed(
         source, other = (closing_later.enter_context(closing(connect(uri))) for _ in range(2))
         pair = Pair(source, target)
         Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post()
-        with running(other), pytest.raises(StartRefused, match="A server uses the source"):
+        with running(other), pytest.raises(StartRefused, match="A server is using the source"):
             moved(pair, watch=0.3)
         with monkeypatch.context() as patched, ExitStack() as server:
             after_the_copy(patched, lambda: server.enter_context(running(other)))
             code, lines = moved(pair, watch=0.3)
-        assert (code, lines[-2]) == (1, "A server uses the source. Stop all its servers, and wait 60 seconds.")
+        assert (code, lines[-2]) == (1, "A server is using the source. Stop all its servers, and wait 60 seconds.")
         assert moved(pair, resume=True, watch=0.3)[0] == 0
 
 
@@ -338,7 +338,7 @@ def test_a_server_that_hangs_is_noticed(stores: Stores, tmp_path: Path) -> None:
         pair = Pair(*(opened(closing_later, stores, tmp_path, *one) for one in kinds))
         now = pair.source.now()
         pair.source.documents.put(DocumentRef("", "server", "a"), b"{}", now, expires=now + 60)
-        with pytest.raises(StartRefused, match="A server uses the source"):
+        with pytest.raises(StartRefused, match="A server is using the source"):
             moved(pair)
 
 
@@ -689,7 +689,7 @@ def kill_in_the_middle(source: str, target: str) -> None:
         (["rocksdb:a"], "Name the source and the target"),
         (["rocksdb:a", "rocksdb:a"], "must be different stores"),
         (["memory:", "rocksdb:a"], "A store in memory cannot be migrated"),
-        (["s3://bucket/a", "rocksdb:a"], "Copy a store in an object store"),
+        (["s3://bucket/a", "rocksdb:a"], "A store in an object store cannot be migrated"),
         (["rocksdb:a", "redis://u:secret@127.0.0.1"], "must not contain a password"),
         (["@missing", "rocksdb:a"], "The file missing with the URI"),
         (["a", "b", "--keep", "3"], "--keep does not apply"),

@@ -177,7 +177,7 @@ def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job)
     found = job.finished()
     assert found[IN] == job.rest
     assert found[OUT] + found[OTHER] == ids(job.out[OUT])[: len(found[OUT])]
-    assert f"numbers 0-{STAGED - 1}, from 0, of {STAGED} in a stage" in "\n".join(told.lost)
+    assert f"0-{STAGED - 1} of the {STAGED} messages in a stage, counted from 0" in "\n".join(told.lost)
 
 
 @pytest.mark.parametrize("family", rotated(["messages", "claims", "available", "queues"], 1))

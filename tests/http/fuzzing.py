@@ -60,7 +60,7 @@ UNSAID = re.compile(
     "|contains a number out of range|goes with|go with|cannot be combined|Exactly one|Give either|at least one of"
     "|Send either|must not name the queue|has no queue|has no origin"
     "|has no _dead_letter_queue|is not in the claim|after the end of the log|cannot encrypt messages|takes one value"
-    "|until the year 9999|only queues can be paused|only queues support|fifo requires|marker must be from 0 to"
+    "|by the year 9999|only queues can be paused|only queues support|fifo requires|marker must be from 0 to"
     "|sort must be one of in, name|marker must be the marker in the link|attributes must have at most|must be base64"
     "|must be a number from -10|attributes.* must not be empty|must not have control characters"
 )

@@ -208,7 +208,7 @@ def raw(api: Api, path: str, **environ: Any) -> tuple[int, dict[str, str], bytes
 def test_what_a_page_of_another_site_would_change_is_refused(door: Api, method: str, path: str) -> None:
     """Browsers report the site that sends a request. Reads are protected by the CORS policy."""
     refused = door.unchecked().call(method, path, 403, headers={"Sec-Fetch-Site": "cross-site"}).json
-    assert refused["description"] == "The server refuses changes that another site's page requests."
+    assert refused["description"] == "The server rejects changes that are requested by a page of another site."
 
 
 def test_requests_of_the_same_site_pass(api: Api) -> None:

@@ -76,8 +76,13 @@ class Unsure(ManualClock):
     [
         (0, 0, 200, ""),
         (MAX_DRIFT, MAX_UNCERTAINTY, 200, ""),
-        (-3600, 0, 503, "This server's clock and the store's are 3600 seconds apart."),
-        (MAX_DRIFT + 1, 0, 503, "This server's clock and the store's are 61 seconds apart."),
+        (-3600, 0, 503, "This server's clock and the store's are 3600 seconds apart; at most 60 seconds are allowed."),
+        (
+            MAX_DRIFT + 1,
+            0,
+            503,
+            "This server's clock and the store's are 61 seconds apart; at most 60 seconds are allowed.",
+        ),
         (0, 0.5, 503, "The store's time is known only to within 500 ms"),
         (0, MAX_UNCERTAINTY + 0.001, 503, "50 ms are allowed"),
     ],

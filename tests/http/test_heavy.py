@@ -123,7 +123,8 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
     assert refused.headers["Retry-After"] == "1"
     assert refused.json == {
         "title": "Too many requests",
-        "description": "The project may have at most 2 concurrent heavy requests in one server process.",
+        "description": "The project may have at most 2 concurrent heavy requests in one server process. "
+        "Retry the request, or request fewer messages.",
         "limit": "heavy",
     }
     caller.get(f"{QUEUE}/messages", 200)

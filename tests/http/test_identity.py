@@ -504,7 +504,7 @@ def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, byt
         ("auth_strategy = jwt", "[auth] jwt_issuer must be set for auth_strategy = jwt."),
         (
             "auth_strategy = jwt\n[auth]\njwt_issuer = i\njwt_audience = a\njwt_jwks = f\njwt_algorithms = HS256",
-            "[auth] jwt_algorithms must be from ",
+            "[auth] jwt_algorithms must be one or more of ",
         ),
     ],
 )
@@ -571,8 +571,8 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
         assert secret not in refused.value.why
     assert reasons == {
         f"The token {id} is unknown, revoked or expired.",
-        "Its format or checksum is not valid.",
-        "Its format is unknown.",
+        "The format or checksum of the token is not valid.",
+        "The format of the credential is unknown.",
     }
 
 

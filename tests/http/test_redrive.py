@@ -220,7 +220,7 @@ def test_a_redrive_by_ids_moves_only_these_messages(api: Api) -> None:
     done = api.post(f"{DEAD}/redrive", 200, {"ids": asked}).json
     assert done == {"moved": 2, "remaining": 3, "lost": ["gone", held, elsewhere]}
     assert api.seen("jobs") == [3, 1]
-    assert "to is missing" in api.post(f"{DEAD}/redrive", 400, {"ids": [homeless]}).json["description"]
+    assert "to must name a target queue" in api.post(f"{DEAD}/redrive", 400, {"ids": [homeless]}).json["description"]
     assert api.post(f"{DEAD}/redrive", 200, {"ids": [homeless], "to": "jobs"}).json["lost"] == []
     assert api.post(f"{DEAD}/redrive", 200, {"ids": ["gone"]}).json == {"moved": 0, "remaining": 2, "lost": ["gone"]}
 

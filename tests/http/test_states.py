@@ -73,8 +73,8 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
 @every_row(
     ("query", "told"),
     [
-        ("state=dead", "state must be ready, delayed, claimed."),
-        ("state=READY", "state must be ready, delayed, claimed."),
+        ("state=dead", "state must be one of ready, delayed, claimed."),
+        ("state=READY", "state must be one of ready, delayed, claimed."),
         ("state=ready&echo=true", "echo cannot be combined with state."),
         ("state=ready&include_claimed=false", "include_claimed cannot be combined with state."),
         ("state=claimed&include_delayed=true", "include_delayed cannot be combined with state."),

@@ -182,7 +182,7 @@ def test_an_impossible_restore_is_refused(uri: str, tmp_path: Path) -> None:
     for options, sentence in (
         (["--position", "1000"], "The log ends at position"),
         (["--at", "yesterday"], "must be a time"),
-        (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "exclude each other"),
+        (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "--at cannot be combined with --position."),
     ):
         done = run("restore", "--store", uri, "--to", to, *options)
         assert (done.code, sentence in done.error) == (2, True), done

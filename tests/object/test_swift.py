@@ -89,7 +89,7 @@ def test_keystone_refuses(keystone: Keystone) -> None:
 @pytest.mark.parametrize("rest", ["c", "/p", "c/p?auth=v2", "c/p?auth=", "c/p?auth=v1&auth=v3", "c/p?region=x"])
 def test_an_invalid_uri_is_refused(rest: str) -> None:
     """The error shows a valid URI."""
-    with pytest.raises(StartRefused, match="A Swift store is swift://container/prefix"):
+    with pytest.raises(StartRefused, match="The URI of a Swift store must be swift://container/prefix"):
         SwiftObjects(f"swift://{rest}", {})
 
 

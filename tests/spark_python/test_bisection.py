@@ -47,7 +47,9 @@ def test_poison_is_found_among_good_messages() -> None:
 def test_an_outage_buries_nothing() -> None:
     """If all of several messages fail, the cause is not poison; a single message is tried again after a pause."""
     down = Stages([], down=True)
-    with pytest.raises(InconclusiveSearch, match="all of its messages fail, for example with the database is down"):
+    with pytest.raises(
+        InconclusiveSearch, match="all messages of the round fail, for example with the database is down"
+    ):
         find_poison(ids(5), down, 20, down.comes_back)
     assert find_poison(ids(1), down, 20, down.comes_back) == {}
 

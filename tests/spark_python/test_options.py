@@ -34,7 +34,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("writer", {"ttl": "soon"}, "Option ttl must be an integer"),
     ("writer", {"idColumn": "id"}, "Option idColumn is not needed"),
     ("writer", {"idempotentKey": "x"}, "There is no option idempotentkey. Did you mean idempotencyKey"),
-    ("writer", {"idempotencyKey": "a/b"}, "Option idempotencyKey must have 1 to 64 characters"),
+    ("writer", {"idempotencyKey": "a/b"}, "Option idempotencyKey must be 1 to 64 characters"),
     ("writer", {"url": "localhost"}, "Option url must begin"),
     ("writer", {"project": ""}, "Option project is missing"),
     ("writer", {"queue": ""}, "Option queue is missing"),

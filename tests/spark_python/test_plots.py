@@ -74,7 +74,7 @@ def test_throughput_shows_the_twelve_queues_with_the_most_messages() -> None:
     steps = [count for row in rows for count in counts(row["queue"], (row["posted"], 0), step=timedelta(hours=6))]
     figure = plots.draw_throughput(rows, steps, timedelta(hours=6))
     assert titles(figure) == [f"q{number}" for number in range(13, 1, -1)]
-    assert figure.get_suptitle() == "Messages per 6 hours (the 12 queues with the most of 13)"
+    assert figure.get_suptitle() == "Messages per 6 hours (top 12 of 13 queues)"
     assert len(plots.draw_throughput(rows[:6], steps, MINUTE).axes) == 5
 
 

@@ -76,8 +76,8 @@ def test_a_commit_of_another_run_does_not_count(client, make: Make) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"name": "a/b"}, "name must have 1 to 64 characters"),
-        ({"source": "q" * 64}, "name must have 1 to 64 characters"),
+        ({"name": "a/b"}, "name must be 1 to 64 characters"),
+        ({"source": "q" * 64}, "name must be 1 to 64 characters"),
         ({"sink": "in"}, "source and sink must be two queues"),
         ({"stages": doubled}, "stages must be a list of functions"),
         ({"stages": []}, "stages must be a list of functions"),

@@ -81,7 +81,7 @@ def test_nesting_has_a_bound(link: str):
     """The deepest allowed document passes; one level more, or enough levels to exhaust the stack, are refused."""
     assert check_nesting("The metadata", nested(64, link)) is None
     for depth in (65, 5000):
-        with pytest.raises(InvalidBody, match="The metadata must be nested at most 64 deep"):
+        with pytest.raises(InvalidBody, match="The metadata must be nested at most 64 levels deep"):
             check_nesting("The metadata", nested(depth, link))
 
 

@@ -105,7 +105,7 @@ def check_jwt(options: JwtOptions) -> None:
     wrong = [name for name in options.algorithms if name not in ALGORITHMS]
     if wrong or not options.algorithms:
         raise StartRefused(
-            f"[auth] jwt_algorithms must be from {', '.join(ALGORITHMS)}; "
+            f"[auth] jwt_algorithms must be one or more of {', '.join(ALGORITHMS)}; "
             f"{', '.join(wrong)[:100] + ' is not supported' if wrong else 'it is empty'}."
         )
 

@@ -187,7 +187,10 @@ class BearerStrategy:
         known: CachedLookup | None = self._invalid.get(key)
         if known is not None and now < known.until:
             return known
-        found = next((each.verify(text) for each in self._verifiers if each.matches(text)), "Its format is unknown.")
+        found = next(
+            (each.verify(text) for each in self._verifiers if each.matches(text)),
+            "The format of the credential is unknown.",
+        )
         with self._lock:
             if isinstance(found, str):
                 self._valid.pop(key, None)

@@ -24,6 +24,7 @@ LOG = logging.getLogger(__name__)
 MAX_SIZE: Final = 262_144
 # Timeout of a fetch in seconds.
 TIMEOUT: Final = 5.0
+TOO_SLOW: Final = f"no complete response within {TIMEOUT:g} seconds"
 # Seconds between regular fetches.
 REFRESH_INTERVAL: Final = 600.0
 # Seconds between fetches after a failure, or while tokens with unknown keys arrive.
@@ -59,7 +60,7 @@ def parse(raw: bytes) -> list[Key]:
     """Parse a key set and return its usable keys. Raises ``ValueError`` if it is not a JSON Web Key Set."""
     document = json.loads(raw)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-        raise ValueError("it is not a JSON Web Key Set")
+        raise ValueError("the content is not a JSON Web Key Set")
     return [key for given in document["keys"] if isinstance(given, dict) and (key := _key(given)) is not None]
 
 
@@ -178,7 +179,7 @@ def fetch_https(url: str) -> bytes:
         return _read_body(reply, connection, deadline)
     except (OSError, HTTPException) as error:
         if time.monotonic() >= deadline:
-            raise TimeoutError("it takes too long") from error
+            raise TimeoutError(TOO_SLOW) from error
         raise
     finally:
         watch.cancel()
@@ -191,13 +192,13 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
         raw += piece
         left = deadline - time.monotonic()
         if len(raw) > MAX_SIZE:
-            raise ValueError(f"it is larger than {MAX_SIZE} bytes")
+            raise ValueError(f"the response is larger than {MAX_SIZE} bytes")
         if left <= 0:
-            raise TimeoutError("it takes too long")
+            raise TimeoutError(TOO_SLOW)
         if connection.sock is not None:
             connection.sock.settimeout(left)
     if time.monotonic() >= deadline:
-        raise TimeoutError("it takes too long")
+        raise TimeoutError(TOO_SLOW)
     return bytes(raw)
 
 

@@ -89,13 +89,13 @@ class JwtVerifier:
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
             raise ValueError("alg is not allowed, or the header has crit, cty or enc")
         if options.type and kind.lower().removeprefix("application/") != options.type.lower():
-            raise ValueError("typ is not the required one")
+            raise ValueError(f"typ is not {options.type}")
         for key in self._keys.find(str(header.get("kid", "")), algorithm)[:MAX_TRIED]:
             try:
                 return self._decode(text, key.key, algorithm)
             except jwt.InvalidSignatureError:
                 continue
-        raise ValueError("it is not signed by a key of the issuer")
+        raise ValueError("the signature does not match a key of the issuer")
 
     def _decode(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
         options = self._options
@@ -114,17 +114,17 @@ class JwtVerifier:
         expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
         issued = _parse_time(claims.get("iat", now))
         if expires + options.leeway <= now or max(begins, issued) > now + options.leeway:
-            raise ValueError("it has expired, or is not valid yet")
+            raise ValueError("the token has expired, or is not valid yet")
         if expires - issued > options.max_age:
-            raise ValueError("its lifetime is too long")
+            raise ValueError("the lifetime of the token exceeds jwt_max_age")
         id, project = claims.get("jti"), at_path(claims, options.project_claim)
         if not isinstance(project, str) or PROJECT_ID.fullmatch(project) is None:
-            raise ValueError("it has no project")
+            raise ValueError("the token has no valid project")
         if id in (self._denied or ()):
-            raise ValueError("it was revoked")
+            raise ValueError("the token was revoked")
         scopes = _parse_list(at_path(claims, options.scope_claim))
         if scopes is not None and parse(scopes) is None:
-            raise ValueError("its scopes are not valid")
+            raise ValueError("the scopes of the token are not valid")
         roles = _parse_list(at_path(claims, options.roles_claim))
         user = str(claims.get("sub", ""))[:MAX_TEXT]
         identity = Identity(
@@ -167,7 +167,7 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
 
 def _parse_time(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
-        raise ValueError("no moment")
+        raise ValueError("exp, nbf and iat must be numbers of seconds")
     return float(value)
 
 
@@ -176,5 +176,5 @@ def _parse_list(value: Any) -> list[str] | None:
         return None
     words = value.split() if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError("no words")
+        raise ValueError("scopes and roles must be lists of strings, or strings with spaces between the words")
     return words

@@ -60,7 +60,9 @@ class Keystone:
         except Exception as error:  # the configured authentication plugin may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
-            raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
+            raise StartRefused(
+                f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED} seconds; it is {cached}."
+            )
 
     def wrap(
         self,

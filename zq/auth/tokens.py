@@ -367,7 +367,7 @@ class TokenVerifier:
     def verify(self, text: str) -> tuple[Identity, float] | str:
         parts = parse_token(text)
         if parts is None:
-            return "Its format or checksum is not valid."
+            return "The format or checksum of the token is not valid."
         id, secret = parts
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KIND, id), now)

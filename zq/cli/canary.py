@@ -291,7 +291,7 @@ class Canary:
             if foreign := next(filter(None, (describe_foreign(one, self._run, uptime) for one in claim.messages)), ""):
                 self._queue.release(claim.id)
                 raise Failure(
-                    f"The queue {self._queue.name} has {foreign}. Use a queue of the canary's own.",
+                    f"The queue {self._queue.name} contains {foreign}. Use a queue that only this canary uses.",
                     exit_code(Invalid()),
                 )
             own = [message for message in claim.messages if message.body[RUN] == self._run]

@@ -176,7 +176,7 @@ def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
         raise InvalidInput(f"Line {number}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         hint = "Each line must be one JSON value (NDJSON); use --text to post lines as text."
-        raise InvalidInput(f"Line {number} is not JSON: {error}. {hint}") from error
+        raise InvalidInput(f"Line {number} is not valid JSON: {error}. {hint}") from error
 
 
 def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
@@ -217,7 +217,7 @@ class CsvRows:
                 self._first = self._text(found)
                 body = self._body(next(self._reader), begun)
             except csv.Error as error:
-                raise InvalidInput(f"The row that begins in line {begun} is not CSV: {error}.") from error
+                raise InvalidInput(f"The row that begins in line {begun} is not valid CSV: {error}.") from error
             yield Item(body, self._line, self._offset)
 
     def _body(self, row: list[str], begun: int) -> Raw | None:

@@ -116,7 +116,7 @@ class Doctor:
         try:
             health = self._client.transport.run(Call(method="GET", path="/healthz", read=read_object))
         except ZqError as error:
-            return fail(str(error), "Check the URL, and that the server runs.")
+            return fail(str(error), "Check the URL, and that the server is running.")
         if health != {"status": "ok"}:
             return fail("The program at the URL is not a zq server.", "Check the URL.")
         return ok(f"The server answers in {1000 * (time.monotonic() - began):.0f} ms.")
@@ -180,7 +180,7 @@ class Doctor:
 
     def check_version(self) -> Finding:
         version = self._me["version"]
-        found = f"The server runs zq {version}, and this is zq {__version__}."
+        found = f"The server runs zq {version}, and this client is zq {__version__}."
         same = version.split(".")[:2] == __version__.split(".")[:2]
         return ok(found) if same else warn(found, "Use the same minor version for server and client.")
 
@@ -197,10 +197,10 @@ class Doctor:
         shares = {name: used[name] / limit for name, limit in quota.limits.items() if limit and name in used}
         near = [f"{name} {share:.0%}" for name, share in shares.items() if share >= HIGH_QUOTA_SHARE]
         if near:
-            found = f"Quotas are nearly used: {', '.join(near)}."
+            found = f"Quotas are nearly exhausted: {', '.join(near)}."
             advice = "Delete what is not needed, or let an administrator raise the quota."
             return fail(found, advice) if max(shares.values()) >= 1 else warn(found, advice)
-        return ok("No quota is nearly used.")
+        return ok("No quota is nearly exhausted.")
 
     def check_message(self) -> Finding:
         missing = [name for rule, name in ABILITIES.items() if rule not in self._me["rules"]]
@@ -256,7 +256,5 @@ class Doctor:
         if len(versions) > 1:
             return warn(f"The servers run different versions: {', '.join(versions)}.", "Finish the upgrade.")
         streams, most = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
-        return ok(
-            f"{len(servers)} server processes report, of zq {', '.join(versions) or 'no version'}; {streams:,} of "
-            f"{most:,} streams are open."
-        )
+        running = f", running zq {versions[0]}" if versions else ""
+        return ok(f"Server processes: {len(servers)}{running}. Open streams: {streams:,} of {most:,}.")

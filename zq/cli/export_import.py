@@ -240,7 +240,7 @@ def import_file(session: Session, path: Path) -> None:
     session.out.result({"queues and topics": len(named), "messages": messages})
     importer.report()
     if lost or refused:
-        queues = f", and {refused:,} queues and topics" if refused else ""
+        queues = f" and {refused:,} queues and topics" if refused else ""
         raise Failure(f"{lost:,} messages{queues} were rejected.")
     importer.check()
 
@@ -258,7 +258,7 @@ class ExportReader:
             try:
                 yield _decoder.decode(text)
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise InvalidBody(f"Line {number} does not belong to an export: {error}.") from error
+                raise InvalidBody(f"Line {number} is not a valid line of an export: {error}.") from error
 
 
 def to_draft(line: MessageLine) -> Draft:
@@ -355,8 +355,8 @@ class Importer:
         """Print a note for each queue that ignored the delays of its messages."""
         for name, count in self._undelayed.items():
             note(
-                f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, because it has "
-                f"no _default_message_delay."
+                f"{count:,} delayed messages of queue {name} are ready at once: the queue ignores delays, because "
+                "it has no _default_message_delay."
             )
 
     def check(self) -> None:

@@ -94,7 +94,9 @@ def read_logins(path: Path) -> dict[str, Login]:
     except Invalid as error:
         raise click.UsageError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} is not a valid file of logins.") from error
+        raise click.UsageError(
+            f"{path} is not a valid file of stored tokens. Remove the file, and run zq login again."
+        ) from error
 
 
 def write_logins(path: Path, stored: Mapping[str, Login]) -> None:

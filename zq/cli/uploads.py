@@ -195,14 +195,16 @@ def resume(
         return save_progress(
             resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages)
         )
-    remedy = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
+    remedy = (
+        f"Finish the post with the same options, or start again with --restart. The resume file is {resume_file.path}."
+    )
     try:
         upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
         raise Conflict(f"The resume file of an earlier post cannot be read. {remedy}") from error
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
-        raise Conflict(f"The interrupted post of this file had another {changed[0]}. {remedy}")
+        raise Conflict(f"The interrupted post of this file used a different {changed[0]}. {remedy}")
     repaired = upload.before and upload.before == digest_before(path, upload.offset)
     if (upload.size, upload.head) != (size, head) and not repaired:
         raise Conflict(f"The file has changed since its post was interrupted. {remedy}")

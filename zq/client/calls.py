@@ -289,7 +289,7 @@ def path(*segments: str) -> str:
 def idempotency_header(key: str | None) -> Mapping[str, str]:
     """Return the Idempotency-Key header with ``key``, or with a new key if ``key`` is ``None``."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
-        raise InvalidHeader("Invalid header value", "A key must consist of visible ASCII characters.")
+        raise InvalidHeader("Invalid header value", "An idempotency key must consist of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
@@ -362,7 +362,7 @@ def translate_read_errors(method: str, path: str) -> Generator[None, None, None]
     try:
         yield
     except READ_ERRORS as error:
-        raise ZqError(f"This client cannot read the answer to {method} {path}.") from error
+        raise ZqError(f"This client cannot parse the response to {method} {path}.") from error
 
 
 class Retries(Struct, frozen=True):

@@ -109,7 +109,7 @@ class Packer:
             raise InvalidBody(f"Message {number}: {error}") from error
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             number = self._first + len(self._parts)
-            raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error
+            raise InvalidBody(f"Message {number} cannot be encoded as JSON: {error}.") from error
         grown = self._bytes + len(part) + 1
         full = None
         if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._is_overdue()):

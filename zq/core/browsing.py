@@ -39,7 +39,7 @@ class Browsing:
         If ``starts`` is true, the response truncates bodies, so a page has room for more messages.
         """
         if state not in set(State):
-            raise InvalidParameter(f"state must be {', '.join(State)}.")
+            raise InvalidParameter(f"state must be one of {', '.join(State)}.")
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         after, now = _position(marker), self._clock.now()
         max_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)

@@ -156,7 +156,7 @@ class Claims:
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
         """Release a claim's messages after ``delay`` seconds; ``None`` = the queue's delay. Ignore an unknown claim."""
         if delay is not None:
-            check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
+            check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay, unit="seconds")
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms, *, caps_grace: bool = False) -> Lease:
@@ -168,12 +168,12 @@ class Claims:
         if ttl is UNSET:
             ttl = limits.default_claim_ttl
         else:
-            check_range("ttl", ttl, MIN_TTL, limits.max_claim_ttl)
+            check_range("ttl", ttl, MIN_TTL, limits.max_claim_ttl, unit="seconds")
         grace = limits.default_claim_grace if terms.grace is UNSET else terms.grace
         if caps_grace:
             grace = min(max(0, grace), limits.max_claim_grace)
         else:
-            check_range("grace", grace, MIN_TTL, limits.max_claim_grace)
+            check_range("grace", grace, MIN_TTL, limits.max_claim_grace, unit="seconds")
         return Lease(claim, ttl, grace)
 
     def _size(self, limit: int | None) -> int:

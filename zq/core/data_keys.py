@@ -48,7 +48,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
 
 class RekeyResult(Struct, frozen=True):
-    """The result of ``DataKeys.rekey``. ``left`` counts the projects with a key that no master key can unwrap."""
+    """The result of rewrapping all data keys. ``left`` counts the projects with a key that no master key can unwrap."""
 
     projects: SafeCount
     left: SafeCount

@@ -45,7 +45,7 @@ class Operation(Struct, frozen=True):
     """The outcome of one operation of a health probe.
 
     Attributes:
-        ref: Id of the failure in the server log; ``None`` if the operation succeeded.
+        ref: Id of the failure in the server log; null if the operation succeeded.
     """
 
     succeeded: bool
@@ -62,7 +62,7 @@ class Volume(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The health of one store. The keys of ``operation_status`` are the operation names of contract 5."""
+    """The health of one store. The keys of ``operation_status`` are the names of the probed operations."""
 
     storage_reachable: bool
     operation_status: dict[str, Operation]
@@ -116,11 +116,14 @@ class Health:
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
         if abs(drift) > MAX_DRIFT:
-            raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
+            raise Unavailable(
+                f"This server's clock and the store's are {abs(drift):.0f} seconds apart; at most {MAX_DRIFT} seconds "
+                "are allowed."
+            )
         if uncertainty > MAX_UNCERTAINTY:
             raise Unavailable(
-                f"The store's time is known only to within {1000 * uncertainty:.0f} ms, because it responds slowly; "
-                f"at most {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
+                f"The store's time is known only to within {1000 * uncertainty:.0f} ms, because the store responds "
+                f"slowly; at most {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
             )
 
     def store_answers(self) -> bool:

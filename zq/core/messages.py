@@ -429,11 +429,12 @@ class Messages:
             for message, id in part:
                 ttl = default_ttl if message.ttl is UNSET else message.ttl
                 if message.ttl is not UNSET and not MIN_TTL <= ttl <= max_ttl:
-                    check_range("ttl", ttl, MIN_TTL, max_ttl)
+                    check_range("ttl", ttl, MIN_TTL, max_ttl, unit="seconds")
                 delay, body, checksum = default_delay, bytes(message.body), ""
                 if message.delay is not UNSET:
                     if default_delay:
-                        delay = check_range("delay", wire.parse_delay(message.delay), MIN_DELAY, max_delay)
+                        delay = wire.parse_delay(message.delay)
+                        check_range("delay", delay, MIN_DELAY, max_delay, unit="seconds")
                     elif bytes(message.delay) != b"0":
                         ignores_delays = True
                 if not is_plain:

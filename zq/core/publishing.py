@@ -121,7 +121,7 @@ class Publishing:
         assigned the sequence number ``marker`` yet.
         """
         size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
-        seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
+        seconds = check_range("wait", wait or 0, 0, self._limits.max_wait, unit="seconds")
         after = parse_marker(marker)
         ask = partial(self._page, topic, Pattern(topic.name), after, size)
         if topic_poll is None:
@@ -201,7 +201,7 @@ class Publishing:
             for message in part:
                 ttl = rules.ttl if message.ttl is UNSET else message.ttl
                 if message.ttl is not UNSET and not MIN_TTL <= ttl <= max_ttl:
-                    check_range("ttl", ttl, MIN_TTL, max_ttl)
+                    check_range("ttl", ttl, MIN_TTL, max_ttl, unit="seconds")
                 body, checksum, seal, id, attributes = bytes(message.body), "", b"", "", b""
                 if not is_plain:
                     seal = os.urandom(SEAL) if seals else b""

@@ -199,7 +199,10 @@ class Account:
                 raise self._reject(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
-            f"The project may have at most {MAX_HEAVY} concurrent heavy requests in one server process.", 1, "heavy"
+            f"The project may have at most {MAX_HEAVY} concurrent heavy requests in one server process. "
+            "Retry the request, or request fewer messages.",
+            1,
+            "heavy",
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:

@@ -36,7 +36,7 @@ CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
 # Policy rule for moving messages to a queue: the rule for posting to it.
 MOVE_RULE: Final = "messages:create"
-NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
+NO_ORIGIN: Final = "to must name a target queue, because a message in the queue has no origin queue."
 
 
 class Routes:

@@ -87,7 +87,9 @@ class Settling:
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
-                raise Invalid("bury is not possible: the queue has no _dead_letter_queue, or names itself as one.")
+                raise Invalid(
+                    "bury is not possible: the queue has no _dead_letter_queue, or is its own dead-letter queue."
+                )
             allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
@@ -147,11 +149,11 @@ class Settling:
         check_unique(fields, ids)
         for delay in [*(released.delay for released in terms.release), *(moved.delay for moved in terms.move)]:
             if delay is not UNSET:
-                check_range("delay", delay, MIN_DELAY, limits.max_message_delay)
+                check_range("delay", delay, MIN_DELAY, limits.max_message_delay, unit="seconds")
         for move in terms.move:
             check_queue_name("queue", move.queue)
             if move.ttl is not UNSET:
-                check_range("ttl", move.ttl, MIN_TTL, limits.max_message_ttl)
+                check_range("ttl", move.ttl, MIN_TTL, limits.max_message_ttl, unit="seconds")
         for buried in terms.bury:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
@@ -161,7 +163,7 @@ class Settling:
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_messages_post_size:
             raise Invalid(
-                f"body must be at most {rules.max_messages_post_size} bytes in {given.queue}; it is {len(body)}."
+                f"body must be at most {rules.max_messages_post_size} bytes for queue {given.queue}; it is {len(body)}."
             )
         checksum = ""
         if body is not None:

@@ -100,7 +100,7 @@ class Waiters:
             may_use_reserve: Whether the client polls again immediately after an empty response. If no other slot is
                 free, the request may then wait up to ``RESERVE_WAIT`` seconds in a reserve slot.
         """
-        if not check_range("wait", wait or 0, 0, self._limits.max_wait):
+        if not check_range("wait", wait or 0, 0, self._limits.max_wait, unit="seconds"):
             return QueuePoll(self, queue, None, 0.0)
         began = time.monotonic()
         deadline, waiter = began + (wait or 0), self._acquire_slot(queue, takes, self._slots)

@@ -18,12 +18,14 @@ SERVERS: Final = "/v2/servers"
 
 def figures() -> Json:
     """Return the OpenAPI path items of the statistics routes, as a mapping from path to operations."""
-    window = query("window", {"enum": list(WINDOWS), "default": 600}, "Range of the points in seconds.")
+    window = query("window", {"enum": list(WINDOWS), "default": 600}, "Period that the points cover, in seconds.")
     sorts = sorted({*SORTS, *TOPIC_SORTS})
     paging = [
-        query("kind", {"enum": ["queues", "topics"], "default": "queues"}, "Kind of the listed rows."),
+        query("kind", {"enum": ["queues", "topics"], "default": "queues"}, "Whether to list queues or topics."),
         query(
-            "sort", {"enum": sorts}, "Sort key; topics support in and name. Default: oldest for queues, in for topics."
+            "sort",
+            {"enum": sorts},
+            "Sort key. Topics support only in and name. Default: oldest for queues, in for topics.",
         ),
         query(
             "order", {"enum": ["asc", "desc"]}, "Sort order. Default: ascending for names, descending for other keys."
@@ -34,7 +36,7 @@ def figures() -> Json:
     ]
     off = "400 if figures are off ([console] enabled is false)."
     page, points = answer(f"A page. {off}", "FiguresPage"), answer(f"Points; null without samples. {off}", "Points")
-    overview = answer(f"Points, which are null if the caller may not see all queues, and lists. {off}", "Overview")
+    overview = answer(f"Points and lists. Points are null if the caller may not see all queues. {off}", "Overview")
     return {
         "/v2/figures": {"get": _get("get_figures", "Get an overview of the project", overview, [window])},
         "/v2/figures/queues": {"get": _get("list_figures", "List queues or topics with their figures", page, paging)},

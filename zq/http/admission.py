@@ -30,7 +30,7 @@ ANY_HOST: Final = "*"
 # Error sentence of a 421.
 UNKNOWN_HOST: Final = "This Host is not one of [server] allowed_hosts."
 # Error sentence of a 403 for a cross-site request with side effects.
-CROSS_SITE: Final = "The server refuses changes that another site's page requests."
+CROSS_SITE: Final = "The server rejects changes that are requested by a page of another site."
 # Methods without side effects.
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 

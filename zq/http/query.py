@@ -95,7 +95,7 @@ def fence(req: Request) -> Fence | None:
     if not epoch.isascii() or not epoch.isdigit():
         raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
     req.context.allowance.authorize("claims:update", Verb.CONSUME, Kind.WORK, limits.check_free_name("fence", name))
-    return Fence(name, limits.check_range("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
+    return Fence(name, limits.check_range("The epoch of fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
 
 
 def hops(req: Request) -> int:
@@ -183,7 +183,7 @@ def _may_have_body(req: Request) -> bool:
 def reject_form(req: Request) -> None:
     """Raise ``InvalidHeader`` if the body has the media type of a form."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
-        raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
+        raise InvalidHeader("Invalid Content-Type", "Content-Type must not be a form type, because bodies are JSON.")
 
 
 def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:

@@ -131,7 +131,7 @@ def draw_dwell_times(by_queue: Rows) -> Figure:
     axes.set_xticks(ticks[:: -(-len(ticks) // MAX_TICKS) or 1])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda seconds, _: format_duration(seconds))
-    axes.set_xlabel("time that they took at most; dead letters left out")
+    axes.set_xlabel("maximum time for this share of the messages, excluding dead letters")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)
     return figure
@@ -190,7 +190,7 @@ def create_empty_plot(sentence: str) -> Figure:
 
 def omission_note(found: Rows) -> str:
     """Return a note for the title if the plot does not show all queues, else ""."""
-    return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
+    return f" (top {MAX_QUEUES} of {len(found)} queues)" if len(found) > MAX_QUEUES else ""
 
 
 def format_step(step: timedelta) -> str:

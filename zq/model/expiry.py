@@ -32,7 +32,7 @@ class Expiry(Struct, frozen=True, kw_only=True):
     compaction_filter_grace: Annotated[int, Option(0, 86_400, reload=True)] = 60
     """Seconds after expiry before the compaction filter drops a message, so that other expiry layers come first."""
     compaction_interval: Annotated[int, Option(60, 31_536_000, reload=True)] = 3600
-    """Seconds after which the embedded store compacts a file even without other reason."""
+    """Seconds after which the embedded store compacts a file even if nothing else requires it."""
 
 
 class Pace(Protocol):

@@ -183,11 +183,12 @@ class Limits(Struct, frozen=True, kw_only=True):
         return self.max_messages_post_size + MAX_CONTROL_BODY
 
 
-def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
-    """Return ``value`` if ``low`` <= ``value`` <= ``high``, else raise ``error`` with the field and its bounds."""
+def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid, unit: str = "") -> int:
+    """Return ``value`` if ``low`` <= ``value`` <= ``high``, else raise ``error`` with field, bounds and unit."""
     if low <= value <= high:
         return value
-    raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'far out of range'}.")
+    bounds = f"from {low} to {high} {unit}".rstrip()
+    raise error(f"{field} must be {bounds}; it is {value if abs(value) < 10**20 else 'far out of range'}.")
 
 
 def check_count(field: str, count: int, high: int) -> None:
@@ -205,7 +206,7 @@ def check_body_size(size: int, bound: int) -> None:
 def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
     """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because other decoders might fail."""
     if depth < 0:
-        raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
+        raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} levels deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for child in children:
         check_nesting(field, child, depth - 1)

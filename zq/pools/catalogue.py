@@ -97,6 +97,13 @@ FLAVOR_CHANGE: Final[dict[str, Any]] = {
     "properties": {"pool_list": _LIST},
     "required": ["pool_list"],
 }
+# Ends of error messages, by the JSON Schema keyword that a value violates. All minimums are 1.
+SIZES: Final = {
+    "minLength": "must not be empty",
+    "maxLength": "must be at most {} characters",
+    "minItems": "must not be empty",
+    "maxItems": "must have at most {} items",
+}
 _new_pool, _pool_change = Draft4Validator(NEW_POOL), Draft4Validator(POOL_CHANGE)
 _new_flavor, _flavor_change = Draft4Validator(NEW_FLAVOR), Draft4Validator(FLAVOR_CHANGE)
 
@@ -265,11 +272,15 @@ class Pools:
         allowed = self._allowed()
         if parts.scheme in EMBEDDED:
             if f"{parts.scheme}:" not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {parts.scheme}:.")
+                raise PoolRefused(
+                    f"uri is not allowed: [pooling:catalog] allowed_hosts does not contain '{parts.scheme}:'."
+                )
             return
         for host in parts.netloc.rpartition("@")[2].lower().split(","):
             if host not in allowed and _without_port(host) not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {host[:MAX_TEXT]!r}.")
+                raise PoolRefused(
+                    f"uri is not allowed: [pooling:catalog] allowed_hosts does not contain {host[:MAX_TEXT]!r}."
+                )
 
     def _reject_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
@@ -366,8 +377,8 @@ def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     given = wire.json_object(raw)
     for error in sorted(validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
         field = ".".join(map(str, error.path)) or "The body"
-        if error.validator in ("maxLength", "minLength", "maxItems", "minItems"):
-            raise InvalidBody(f"{field}: {error.validator} is {error.validator_value}.")
+        if error.validator in SIZES:
+            raise InvalidBody(f"{field} {SIZES[error.validator].format(error.validator_value)}.")
         raise InvalidBody(f"{field}: {error.message[:200]}.")
     return given
 

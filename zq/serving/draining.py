@@ -129,20 +129,20 @@ class DrainControl:
 def run(given: argparse.Namespace, socket: str) -> int:
     """Run ``zq-server drain`` and return its exit code. ``socket`` is "" if the server has no control socket."""
     if given.undo and given.wait is not None:
-        raise StartRefused("--undo and --wait exclude each other.")
+        raise StartRefused("--undo cannot be combined with --wait.")
     if not socket:
         raise StartRefused(
-            "drain needs the server's control socket: set [server] control to a path. Without it, set [server] "
-            "drain_delay, which drains after SIGTERM."
+            "drain needs the server's control socket: set [server] control to a path. Or set [server] drain_delay, "
+            "so that the server drains after SIGTERM."
         )
     wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
     answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
     if not answer["is_draining"]:
-        print("The server does not drain.")  # noqa: T201
+        print("The server is not draining.")  # noqa: T201
         return int(wait is not None)  # while this command waited, another one ended draining
     if answer["in_progress"] == 0:
-        print("The server drains: /readyz answers 503, and no request is in progress.")  # noqa: T201
+        print("The server is draining: /readyz answers 503, and no request is in progress.")  # noqa: T201
     else:
         count = "unknown" if answer["in_progress"] is None else f"{answer['in_progress']:,}"
-        print(f"The server drains: /readyz answers 503. Requests in progress after {wait} s: {count}.")  # noqa: T201
+        print(f"The server is draining: /readyz answers 503. Requests in progress after {wait} s: {count}.")  # noqa: T201
     return 0

@@ -63,8 +63,8 @@ NOT_MOVED: Final = {
     "memory": "A store in memory cannot be migrated: its data is lost when the server stops.",
     **dict.fromkeys(
         ("s3", "swift", "az", "gs"),
-        "Copy a store in an object store to an embedded store with zq-server restore, or an embedded store to an "
-        "object store with zq-server ship, and migrate the embedded store.",
+        "A store in an object store cannot be migrated directly. Migrate an embedded store: zq-server restore copies "
+        "an object store to an embedded store, and zq-server ship copies an embedded store to an object store.",
     ),
 }
 
@@ -172,7 +172,7 @@ def _release(given: argparse.Namespace) -> int:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
     with closing(_open(_read_uri(given.names[0]))) as storage:
         if not migration_record.release(storage.documents, storage.now()):
-            raise StartRefused("The store takes part in no migration, so servers can use it already.")
+            raise StartRefused("The store is not part of a migration, so servers can already use it.")
     print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201
     return 0
 
@@ -221,12 +221,12 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         raise StartRefused("A commit is under way in one of the stores. Wait ten seconds, and try again.") from error
     if record.finished is not None:
         when = datetime.fromtimestamp(record.finished, UTC).isoformat(" ", "seconds")
-        report(f"This migration was completed at {when}. Later changes of the stores are unknown.")
+        report(f"This migration was completed at {when}. Later changes to the stores are not compared.")
         return 0
     checked = time.monotonic()
     try:
         migration.copy(record)
-        report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Both stores are compared.")
+        report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Comparing both stores.")
         migration.compare(record)
         migration.finish(record)
     except (Incomplete, StartRefused) as error:
@@ -309,7 +309,7 @@ class Migration:
                     self._note(record)
                     noted = moment
                 if moment - reported > PROGRESS_INTERVAL:
-                    self._report(f"{copied:,} items are copied.")
+                    self._report(f"{copied:,} items copied so far.")
                     reported = moment
 
     def compare(self, record: TargetRecord) -> None:
@@ -324,7 +324,7 @@ class Migration:
         differences += self._find_servers(clocks, began)
         with _failures_of("source"):
             new = self._find_projects().difference(self._projects)
-        differences += [f"Project {one!r} is new in the source, so a server uses the source." for one in sorted(new)]
+        differences += [f"Project {one!r} is new in the source: a server is using the source." for one in sorted(new)]
         if differences:
             self._note(replace(record, project="", after=""))
             for line in differences:
@@ -364,11 +364,11 @@ class Migration:
             now = storage.now()
             reports = (storage.documents.list(DEPLOYMENT, kind, "", "", 1, now).items for kind in SERVER_RECORDS)
             if before != after or any(reports):
-                found.append(f"A server uses the {which}. Stop all its servers, and wait 60 seconds.")
+                found.append(f"A server is using the {which}. Stop all its servers, and wait 60 seconds.")
             elif after and now - after < self._options.watch / 2:
                 found.append(
-                    f"The clock of the {which} is behind its stored time, so the command cannot notice its servers. "
-                    "Wait a minute, and repeat the command."
+                    f"The clock of the {which} is behind its stored time, so the command cannot detect servers that "
+                    f"use the {which}. Wait a minute, and repeat the command."
                 )
         return found
 
@@ -407,8 +407,8 @@ class Migration:
         if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
             return
         raise StartRefused(
-            "The source has records of no project, such as data keys and tokens, which its projects need. To migrate "
-            "them too, add --project ''."
+            "The source has records that belong to no project, such as data keys and tokens. Its projects need them. "
+            "To migrate these records too, add --project ''."
         )
 
     def _note(self, record: TargetRecord) -> None:
@@ -490,7 +490,7 @@ class Migration:
                     contents.add(project, parcel, now)
                 count += len(page.items)
                 if time.monotonic() - reported > PROGRESS_INTERVAL:
-                    self._report(f"{count:,} items of the {which} are read.")
+                    self._report(f"{count:,} items of the {which} read so far.")
                     reported = time.monotonic()
         return contents
 
@@ -537,7 +537,9 @@ def _failures_of(which: str) -> Iterator[None]:
     except Unavailable as error:
         raise Incomplete(f"The {which} has failed: {error} {AGAIN}") from error
     except CommitRunning as error:
-        raise Incomplete(f"A commit is under way in the {which}, so a server uses it. Stop it. {AGAIN}") from error
+        raise Incomplete(
+            f"A commit is under way in the {which}, so a server is using this store. Stop the server. {AGAIN}"
+        ) from error
 
 
 def _encode(content: object) -> bytes:

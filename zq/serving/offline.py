@@ -45,7 +45,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
     if not to:
         raise StartRefused(f"--to is required: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
     if at is not None and position is not None:
-        raise StartRefused("--at and --position exclude each other.")
+        raise StartRefused("--at cannot be combined with --position.")
     restored = restore(uri, to, None if at is None else _moment(at), position)
     if restored is None:
         raise StartRefused(

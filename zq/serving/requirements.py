@@ -63,7 +63,7 @@ def check_keys(chosen: Settings) -> Finding:
     count, key = read_secrets(chosen), chosen.server.tls_key
     if key and os.path.exists(key) and (mode := stat.S_IMODE(os.stat(key).st_mode)) & EXPOSED:
         return warn(f"Other users may read the private key {key}, which has mode {mode:04o}.", f"Run: chmod 600 {key}")
-    return ok(f"The files with secrets are valid and private; {count} keys encrypt messages.")
+    return ok(f"The files with secrets are valid and private. Keys for message encryption: {count}.")
 
 
 def check_certificate(chosen: Settings) -> Finding:

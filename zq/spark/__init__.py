@@ -26,7 +26,7 @@ def warn_of_speculation(spark: "SparkSession") -> None:
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
             "spark.speculation is on. Only one of two attempts of a task that writes to zq can commit, so the other "
-            "one fails. No message is duplicated, but turn it off.",
+            "one fails. Messages are not duplicated, but turn spark.speculation off.",
             stacklevel=3,
         )
 

@@ -104,7 +104,9 @@ class OptionParser:
         """Return the value of an option for a claim or producer name. Raises ``Invalid`` if the name is not valid."""
         text = self.text(name)
         if text is not None and not NAME.fullmatch(text):
-            raise Invalid(f"Option {name} must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots.")
+            raise Invalid(
+                f"Option {name} must be 1 to 64 characters from A-Z a-z 0-9 _ - and the dot, and not only dots."
+            )
         return text
 
 

@@ -80,7 +80,8 @@ class Pipeline:
             raise Invalid(f"source and sink must be two queues, not {self.source or 'none'} and {self.sink or 'none'}.")
         if not NAME.fullmatch(self.full_name):
             raise Invalid(
-                f"name must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots, not {self.full_name}."
+                f"name must be 1 to 64 characters from A-Z a-z 0-9 _ - and the dot, and not only dots; it is "
+                f"{self.full_name}."
             )
         if self.body_type not in BODY_TYPES:
             raise Invalid(f"body_type must be one of {', '.join(BODY_TYPES)}, not {self.body_type}.")

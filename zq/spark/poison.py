@@ -56,7 +56,7 @@ def find_poison(
         return {}
     # A stage may fail only for empty input, so the messages also have to fail.
     if fails([], keep) and not _any_succeeds(ids, fails, keep):
-        raise InconclusiveSearch("the stages themselves fail")
+        raise InconclusiveSearch("the stages fail even without messages")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
         search.search(ids, known=True)
@@ -66,7 +66,7 @@ def find_poison(
     if len(found) > most:
         raise InconclusiveSearch(f"more than {most} messages fail, for example with {next(iter(found.values()))}")
     if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
-        raise InconclusiveSearch(f"all of its messages fail, for example with {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"all messages of the round fail, for example with {next(iter(found.values()))}")
     pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 

@@ -98,11 +98,13 @@ class StagingWriter:
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
         if len(stages) > MAX_PER_COMMIT:
             raise Invalid(
-                f"{len(stages)} partitions have rows, but a commit accepts {MAX_PER_COMMIT}: coalesce the data first."
+                f"{len(stages)} partitions have rows, but a commit accepts at most {MAX_PER_COMMIT}: "
+                "coalesce the data first."
             )
         if len(claims) > MAX_PER_COMMIT:
             raise Invalid(
-                f"{len(claims)} claims must be settled, but a commit accepts {MAX_PER_COMMIT}: increase claimSize."
+                f"{len(claims)} claims must be settled, but a commit accepts at most {MAX_PER_COMMIT}: "
+                "increase claimSize."
             )
         client = self.options.connection.client()
         try:

@@ -96,7 +96,7 @@ class SqsKeyCollection(_Keys):
     def on_post(self, req: Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
         if not project:
-            raise InvalidParameter("project is required: the project of the new key.")
+            raise InvalidParameter("project is missing: set it to the project of the new key.")
         raw = query.body(req)
         terms = wire.decode(_terms, raw) if raw else KeyTerms()
         days = None if terms.days is UNSET else limits.check_range("days", terms.days, 1, MAX_DAYS)

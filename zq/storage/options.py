@@ -24,8 +24,8 @@ class MongodbOptions(Struct, frozen=True, kw_only=True):
     journal= in the URI takes precedence.
     """
     drawn_sequences: Flag = False
-    """Experimental: draw the sequences of posts beside their transactions while several servers post to one queue.
-    Listings then wait for posts in progress, and for up to 3 seconds after a server died during a post.
+    """Experimental: assign the sequences of posts outside their transactions while several servers post to one queue.
+    Listings then wait for posts in progress, and for up to 3 seconds after a server crashed during a post.
     """
     timeout: float = 5.0
     """Seconds after which a call is aborted; the option ``storage_timeout`` of section ``[transport]``."""

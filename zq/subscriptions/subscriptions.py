@@ -337,11 +337,12 @@ class Subscriptions:
     def _check_ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
-        return check_range("ttl", ttl, MIN_TTL, 1 << 62)
+        return check_range("ttl", ttl, MIN_TTL, 1 << 62, unit="seconds")
 
     def _check_expiry(self, one: Subscription) -> Subscription:
         if one.expires > LATEST_EXPIRY:
-            raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
+            latest = int(LATEST_EXPIRY - one.started)
+            raise Invalid(f"ttl must be at most {latest} seconds, because a subscription must expire by the year 9999.")
         return one
 
     def _activate_if_allowed(self, one: Subscription) -> Subscription:

@@ -57,7 +57,7 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Advance the clock, and let waiting requests poll again. Raises ``ValueError`` for a negative number."""
         if not 0 <= seconds < float("inf"):
-            raise ValueError(f"A clock moves only forward, by a number of seconds; not by {seconds}.")
+            raise ValueError(f"A clock can only move forward: seconds must be 0 or greater, and finite, not {seconds}.")
         with self._lock:
             self._ahead += seconds
         self._moved()

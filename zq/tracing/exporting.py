@@ -119,7 +119,7 @@ class BoundedExporter(SpanExporter):
             self._is_abandoned = True
         if count:
             self._events.spans_dropped(count)
-            LOG.warning("The server ends before %s has received the last %d spans.", self._receiver, count)
+            LOG.warning("The server stops before %s has received the last %d spans.", self._receiver, count)
 
     def shutdown(self) -> None:
         self._exporter.shutdown()

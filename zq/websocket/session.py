@@ -37,7 +37,7 @@ SIGNED_TTL: Final = 60.0
 # Client-ID of requests for actions that do not require a valid one (contract 14).
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
-CREDENTIAL_NEEDED: Final = "A credential is needed: the action authenticate."
+CREDENTIAL_NEEDED: Final = "A credential is required: send the action authenticate first."
 WHOAMI_REQUEST: Final = Request("GET", "/v2/whoami")
 CLOSE_EXPIRED: Final = 4003
 CLOSE_POLICY: Final = 1008

@@ -61,12 +61,12 @@ def _fixed(schema: Json, text: str) -> Values:
     return Values(lambda _limits: schema, text)
 
 
-def _integer(low: int, high: str, zero: bool = False) -> Values:
+def _integer(low: int, high: str, zero: bool = False, unit: str = "seconds") -> Values:
     def schema(limits: Limits) -> Json:
         most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
         integers = {"type": ["integer", "null"], "minimum": low, "maximum": most}
         either = {"anyOf": [{"enum": [0, None]}, integers]} if zero else integers
-        return either | {"description": f"must be {kind} from {low} to {most}, or null"}
+        return either | {"description": f"must be {kind} from {low} to {most} ({unit}), or null"}
 
     return Values(schema, f"integer, {'0 or ' if zero else ''}{low} to `{high}`")
 
@@ -102,7 +102,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
     max_messages_post_size: Annotated[
         int,
         Key(
-            _integer(1, "max_messages_post_size"),
+            _integer(1, "max_messages_post_size", unit="bytes"),
             shown="max_messages_post_size",
             topics=True,
             shown_on_topics=True,
@@ -129,7 +129,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
     dead_letter_queue: Annotated[
         str,
         Key(
-            _fixed(_QUEUE_NAME, "a queue name; the queue's own only in a queue of SQS"),
+            _fixed(_QUEUE_NAME, "a queue name; the queue's own name only in an SQS queue"),
             None,
             parse=lambda value, _limits: value if is_long_queue_name(value) else "",
             page="claims.md#dead-letters",

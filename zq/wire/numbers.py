@@ -83,13 +83,13 @@ def _reject_numbers(raw: bytes, field: str) -> None:
         raise InvalidBody("The body is nested too deeply.") from error
     if (found := _first_bad(document, field)) is not None:
         raise InvalidBody(
-            f"{found[0] or 'The body'} contains a number out of range: an integer must fit in 64 bits with sign, any "
-            "other number in a double."
+            f"{found[0] or 'The body'} contains a number out of range: integers must fit in 64 bits (signed), "
+            "other numbers in a double."
         )
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise InvalidBody(f"{name} is not JSON.")
+    raise InvalidBody(f"{name} is not valid JSON.")
 
 
 def _first_bad(document: object, field: str) -> tuple[str, float] | None:

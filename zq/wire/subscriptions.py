@@ -54,7 +54,7 @@ class ProjectSubscription(Subscription, frozen=True):
     """A subscription in the listing of its project.
 
     Attributes:
-        kind: Kind of the source, queue or topic.
+        kind: Kind of the source: queue or topic.
         waiting: Number of pending deliveries, counted up to 1,000.
         dead: Number of failed deliveries, counted up to 1,000.
     """
@@ -73,7 +73,7 @@ class Delivery(Struct, frozen=True):
 
     Attributes:
         Message_Type: ``Notification``, or the type of a confirmation request that could not be delivered.
-        reason: The reason of the failure; empty for a pending delivery.
+        reason: The reason for the failure; empty for a pending delivery.
         age: Seconds since the delivery was stored.
         ttl: Retention in seconds.
     """

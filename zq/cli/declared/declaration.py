@@ -152,7 +152,7 @@ def _subscription_errors(declared: Declaration) -> Iterator[str]:
             yield f"{path}.{word}: the file has no {word} {name}{did_you_mean(name, known)}"
         earlier = first.setdefault(entry.label, index)
         if earlier != index:
-            yield f"{path} repeats subscriptions[{earlier}]: a subscriber has one subscription to a {word}."
+            yield f"{path} repeats subscriptions[{earlier}]: a subscriber can have only one subscription to a {word}."
 
 
 def _pool_errors(declared: Declaration) -> Iterator[str]:

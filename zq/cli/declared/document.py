@@ -50,7 +50,7 @@ def read_yaml(content: bytes) -> object:
     except yaml.YAMLError as error:
         raise FileErrors([_syntax_error(error)]) from error
     except RecursionError as error:
-        raise FileErrors([f"The file must be nested at most {MAX_NESTING} deep."]) from error
+        raise FileErrors([f"The file must be nested at most {MAX_NESTING} levels deep."]) from error
     if reader.errors:
         raise FileErrors(reader.errors)
     return value
@@ -122,7 +122,7 @@ class YamlReader:
             value = None
             self.errors.append(f"{path or 'The file'} is not a valid {node.tag.removeprefix(TAG)}.")
         if isinstance(value, int) and not -MAX_BODY_NUMBER - 1 <= value <= MAX_BODY_NUMBER:
-            self.errors.append(f"{path} must fit in 64 bits with sign.")
+            self.errors.append(f"{path} must fit in a signed 64-bit integer.")
         if isinstance(value, float) and not isfinite(value):
             self.errors.append(f"{path} must be a finite number.")
         if isinstance(value, str) and not _is_text(value):

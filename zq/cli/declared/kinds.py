@@ -114,7 +114,7 @@ class Kind(ABC, Generic[D, A]):
     def prune(self, name: str, actual: A) -> None:
         """Delete an object. Without ``--force``, raise ``Conflict`` if the object holds data."""
         if not self.mode.force and (held := self.held(name, actual)):
-            raise Conflict(f"It now holds {held}.")
+            raise Conflict(f"The {self.word} now holds {held}: use --force to delete it.")
         self.delete(name, actual)
 
     def held(self, name: str, actual: A) -> str:
@@ -434,7 +434,9 @@ class Flavors(Kind[Flavor, list[str]]):
 
     def obstacles(self, change: Change, actual: list[str] | None) -> Iterator[str]:
         if change.action != "delete" and not self.declared[change.name].pools:
-            yield f"flavors.{change.name}.pools must name a pool. Only an existing flavor can be without pools."
+            yield (
+                f"flavors.{change.name}.pools must name at least one pool. Only an existing flavor can have no pools."
+            )
 
 
 class Quotas(Kind[ProjectQuota, dict[str, int]]):

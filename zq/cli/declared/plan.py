@@ -97,7 +97,7 @@ def named_errors(kind: Kind[Any, Any], name: str, remark: str = "") -> Generator
         yield
     except ZqError as error:
         lacks = type(error) in (NotAuthorized, NotAuthenticated)
-        text = "This server does not have this section." if type(error) in MISSING_ERRORS else error_message(error)
+        text = "This server does not support this section." if type(error) in MISSING_ERRORS else error_message(error)
         parts = [f"{name}: {text}", kind.right if lacks else "", remark]
         raise Failure(" ".join(filter(None, parts)), exit_code(error)) from error
 
@@ -117,14 +117,15 @@ def export_declaration(client: Client, limits: Limits) -> tuple[Declaration, lis
         except (NotAuthorized, *MISSING_ERRORS) as error:
             if isinstance(error, NotAuthorized) and make in COMMON_KINDS:
                 raise
-            reason = "this caller may not list" if isinstance(error, NotAuthorized) else "this server does not have"
+            reason = "this caller may not list" if isinstance(error, NotAuthorized) else "this server does not support"
             notes.append(f"The file omits {kind.section}, which {reason}.")
             continue
         if make is Subscriptions:
             known = {(each, name) for each in ("queues", "topics") for name in sections.get(each, ())}
             alone = [each for each in found if not {("queues", each.queue), ("topics", each.topic)} & known]
             found = [each for each in found if each not in alone]
-            notes += [f"The file omits a subscription of {each.queue or each.topic}, which is gone." for each in alone]
+            sources = [f"queue {each.queue}" if each.queue else f"topic {each.topic}" for each in alone]
+            notes += [f"The file omits a subscription, because its {source} no longer exists." for source in sources]
         if found:
             sections[kind.section] = found
     return Declaration(version=FILE_VERSION, **sections), notes

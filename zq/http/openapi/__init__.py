@@ -36,9 +36,15 @@ Queues and topics over HTTP: the API of OpenStack Zaqar v2 with extensions. Unkn
 An empty parameter counts as absent. Integers must not have a fraction. Every error has a title, and most errors have a
 description.
 
-These statuses are possible for every request: 400 for an ambiguous request head, 403 for a change requested by another
-site's page, 405 for a method that the path does not support, 408 if the body is not received in time, and 421 for a
-Host that does not belong to the server. Statuses that are not listed come from proxies between client and server.
+These statuses are possible for every request:
+
+- 400 for an ambiguous request head
+- 403 for a change that is requested by a page of another site
+- 405 for a method that the path does not support
+- 408 if the body is not received in time
+- 421 for a Host that does not belong to the server
+
+Statuses that are not listed come from proxies between client and server.
 """
 # Tags of operations, with their descriptions.
 TAGS = {

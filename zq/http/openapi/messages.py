@@ -38,7 +38,8 @@ def _listing(limits: Limits) -> list[Json]:
     return [
         several(
             "ids",
-            "Ids of messages in any state. Excludes wait; only detailed and bodies apply.",
+            "Ids of messages in any state. Cannot be combined with wait. Other parameters except detailed and bodies "
+            "are ignored.",
             maxItems=MAX_IDS,
         ),
         query("marker", TEXT, "List messages after this marker of a link, or after the message with this id."),
@@ -136,10 +137,14 @@ def _history(limits: Limits) -> Json:
     moment = TEXT | {"format": "date-time"}
     parameters = [
         query("state", {"enum": ["all"]}, "Include live messages, ordered by sequence."),
-        query("since", moment, "Earliest finish time. Excludes state."),
-        query("until", moment, "Latest finish time (exclusive). Excludes state."),
-        query("order", {"enum": ["asc", "desc"], "default": "asc"}, "Order of finish times. desc excludes state."),
-        query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Position after which to continue."),
+        query("since", moment, "Earliest finish time. Cannot be combined with state."),
+        query("until", moment, "Latest finish time (exclusive). Cannot be combined with state."),
+        query(
+            "order",
+            {"enum": ["asc", "desc"], "default": "asc"},
+            "Order of finish times. desc cannot be combined with state.",
+        ),
+        query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Continue after this position."),
         query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of messages."),
         BODIES,
         DETAILED,

@@ -81,7 +81,7 @@ RESPONSE_HEADERS: Final[Json] = {
     },
     "WWW-Authenticate": {"description": "How to authenticate.", "schema": TEXT},
     "Retry-After": {
-        "description": "Seconds to wait before a retry: no slot is free, a limit is exceeded, or a commit is running.",
+        "description": "Seconds until a retry, if no slot is free, a limit is exceeded, or a commit is running.",
         "schema": TEXT | {"pattern": "^[0-9]+$"},
     },
 }

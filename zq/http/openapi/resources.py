@@ -174,7 +174,11 @@ def _stream(identity: str, summary: str, parameters: list[Json]) -> Json:
 def _published(limits: Limits) -> list[Json]:
     page = limits.max_messages_per_page
     return [
-        several("ids", "Ids of messages. Excludes wait; only detailed applies.", maxItems=MAX_IDS),
+        several(
+            "ids",
+            "Ids of messages. Cannot be combined with wait. Other parameters except detailed are ignored.",
+            maxItems=MAX_IDS,
+        ),
         query("marker", SEQUENCES, "List messages after this sequence; 400 if it is beyond the end of the log."),
         query("limit", integer(1, page, default=DEFAULT_PAGE), "Maximum number of messages."),
         DETAILED,

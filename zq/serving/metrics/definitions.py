@@ -159,8 +159,8 @@ SERVER: Final[dict[str, Definition]] = {
     "open_files_ratio": _gauge("Open files of the scraped process, as a fraction of its limit."),
     "certificate_expires_seconds": _gauge("Seconds until the TLS certificate expires; absent if unknown."),
     "quota_used_ratio": _gauge(
-        "Largest used fraction of stored_messages, stored_bytes and metadata_bytes that the scraped process has cached,"
-        " of projects whose writes it has checked within 5 minutes.",
+        "Largest used fraction of a quota (stored_messages, stored_bytes, metadata_bytes), among the projects whose "
+        "writes the scraped process has checked within 5 minutes.",
         "limit",
         "project",
     ),

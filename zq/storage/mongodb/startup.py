@@ -160,8 +160,8 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
     if isinstance(error, OperationFailure) and error.code in (AUTHENTICATION_FAILED, UNAUTHORIZED):
         who = f"the user {address.user!r}" if address.user else "a client without a user"
         return StartRefused(
-            f"MongoDB at {address.where} does not let {who} use the database {address.database!r}: check the name, the "
-            "password, authSource in the URI, and that the user has the role readWrite."
+            f"MongoDB at {address.where} does not let {who} use the database {address.database!r}: check the user "
+            "name, the password, authSource in the URI, and that the user has the role readWrite."
         )
     wanted = address.options.get("replicaset")
     if isinstance(error, ConnectionFailure | ConfigurationError) and wanted:

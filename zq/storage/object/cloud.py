@@ -44,17 +44,17 @@ class Vendor(NamedTuple):
 VENDORS: Final = {
     "s3": Vendor(
         S3Store,
-        "An S3 store is s3://bucket/prefix, with ?endpoint= and ?region= if needed; it is {!r}.",
+        "The URI of an S3 store must be s3://bucket/prefix, with ?endpoint= and ?region= if needed, not {!r}.",
         {"endpoint": "endpoint", "region": "region"},
     ),
     "gs": Vendor(
         GCSStore,
-        "A Google Cloud Storage store is gs://bucket/prefix, with ?endpoint= if needed; it is {!r}.",
+        "The URI of a Google Cloud Storage store must be gs://bucket/prefix, with ?endpoint= if needed, not {!r}.",
         {"endpoint": "base_url"},
     ),
     "az": Vendor(
         AzureStore,
-        "An Azure store is az://container/prefix, with ?account= and ?endpoint= if needed; it is {!r}.",
+        "The URI of an Azure store must be az://container/prefix, with ?account= and ?endpoint= if needed, not {!r}.",
         {"account": "account_name", "endpoint": "endpoint"},
     ),
 }

@@ -23,7 +23,9 @@ NO_POSITIONS: Final = (
     "[storage:object] fencing = position requires an object store with conditional writes, which Swift does not have. "
     "Use fencing = look."
 )
-SHAPE: Final = "A Swift store is swift://container/prefix, with ?auth=v1 for Swift v1 authentication; it is {!r}."
+SHAPE: Final = (
+    "The URI of a Swift store must be swift://container/prefix, with ?auth=v1 for Swift v1 authentication, not {!r}."
+)
 NO_SIGN_IN: Final = (
     "The authentication response of the object store lacks the token or the account URL. Check the auth URL."
 )

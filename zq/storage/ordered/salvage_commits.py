@@ -83,8 +83,8 @@ class CommitSalvage:
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
         if missing:
             self._salvage.lost.append(
-                f"{len(missing)} messages that producer {describe_producer(producer)} committed are lost before their "
-                f"publication: numbers {_ranges(missing)}, from 0, of {rest.end} in a stage"
+                f"{len(missing)} messages that producer {describe_producer(producer)} committed are lost and cannot be "
+                f"published: {_ranges(missing)} of the {rest.end} messages in a stage, counted from 0"
             )
         begin = max(0, rest.end - len(indexes))
         size = 0

@@ -57,7 +57,7 @@ def check_version(servers: Sequence[Facts]) -> Finding:
         for facts in servers
     }
     found = f"{len(servers)} server{'s' * (len(servers) > 1)}: {', '.join(sorted(names))}, layout {layout.VERSION}."
-    return ok(found) if len(names) == 1 else warn(found, "Bring all servers to the same version.")
+    return ok(found) if len(names) == 1 else warn(found, "Upgrade all servers to the same version.")
 
 
 def check_memory(servers: Sequence[Facts]) -> Finding:

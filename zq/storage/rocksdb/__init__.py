@@ -248,7 +248,9 @@ def parse_path(uri: str) -> Path:
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
-        raise StartRefused(f"A RocksDB store is rocksdb:///absolute/path or rocksdb:relative/path; it is {uri!r}.")
+        raise StartRefused(
+            f"The URI of an embedded store must be rocksdb:///absolute/path or rocksdb:relative/path, not {uri!r}."
+        )
     return path
 
 

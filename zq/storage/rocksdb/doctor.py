@@ -87,7 +87,7 @@ def check_sync(folder: Path) -> Finding:
     slowest = durations[-1 - len(durations) // 100]
     found = f"The 99th percentile of {len(durations)} synced writes in {folder} is {1000 * slowest:.1f} ms."
     if slowest > SLOW_SYNC:
-        return warn(found, "Each post waits for a sync: use a local SSD, or look for other programs that write.")
+        return warn(found, "Each post waits for a sync: use a local SSD, or stop other writers on this disk.")
     return ok(found)
 
 

@@ -416,7 +416,7 @@ class DeliveryWorker:
             again.append(Release(message.id, pauses[tried - 1]))
             return
         LOG.warning(
-            "A delivery of project %s to subscription %s failed finally: %s", source.project, one.id, outcome.why
+            "A delivery of project %s to subscription %s failed permanently: %s", source.project, one.id, outcome.why
         )
         dead.append(Move(message.id, source.dead_letter_queue(one.id).name, reason=outcome.why[:200]))
 
