@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final, NamedTuple
 
 from bench import empty
@@ -40,6 +41,13 @@ class Request(NamedTuple):
     body: bytes = b""
 
 
+class Spent(NamedTuple):
+    """Processor time of one request in µs: of the program, and of the kernel on its behalf."""
+
+    user: float
+    system: float
+
+
 def call(app: Application, request: Request) -> bytes:
     """Send a request and return the body of the response. Raises ``RuntimeError`` if the request fails."""
     statuses: list[str] = []
@@ -49,18 +57,19 @@ def call(app: Application, request: Request) -> bytes:
     return answer
 
 
-def measure_all(app: Application, requests: list[Request], threads: int) -> tuple[float, list[bytes]]:
-    """Send the requests. Return the mean µs of those after the warm-up, and the bodies of all responses, in order."""
+def measure_all(app: Application, requests: list[Request], threads: int) -> tuple[Spent, list[bytes]]:
+    """Send the requests. Return the mean of those after the warm-up, and the bodies of all responses, in order."""
     answers = [call(app, request) for request in requests[:WARM_UP]]
     later = requests[WARM_UP:]
     size = ceil(len(later) / threads)
     parts = [later[start : start + size] for start in range(0, len(later), size)]
     with ThreadPoolExecutor(threads) as pool:
-        began = time.process_time()
+        before = getrusage(RUSAGE_SELF)
         for part in pool.map(lambda part: [call(app, request) for request in part], parts):
             answers += part
-        spent = time.process_time() - began
-    return spent / len(later) * 1e6, answers
+        after = getrusage(RUSAGE_SELF)
+    seconds = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    return Spent(*(each / len(later) * 1e6 for each in seconds)), answers
 
 
 def create_environ(method: str, path: str, query: str, body: bytes) -> dict[str, Any]:
@@ -79,26 +88,30 @@ def create_environ(method: str, path: str, query: str, body: bytes) -> dict[str,
     return environ
 
 
-def measure(uri: str, count: int, threads: int = 1) -> Mapping[str, float]:
-    """Return the processor time in µs of each request on the store, without the time of the store's own processes."""
+def measure(uri: str, count: int, threads: int = 1) -> Mapping[str, Spent]:
+    """Return the processor time of each request on the store, without the time of the store's own processes."""
     storage = connect(uri, {"sync": "never"} if uri.startswith("rocksdb:") else {})
-    app = create_app(Broker(storage, ManualClock(time.time())))
-    queues = [f"/v2/queues/q{number % QUEUES}" for number in range(count + WARM_UP)]
-    one, ten = (json.dumps({"messages": [{"body": BODY, "ttl": 3600}] * number}).encode() for number in (1, 10))
-    found: dict[str, float] = {}
     try:
-        for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for the claims and the pops
-            posts = [Request("POST", f"{queue}/messages", body=body) for queue in queues]
-            found[name], _ = measure_all(app, posts, threads)
-        lists = [Request("GET", f"{queue}/messages", "limit=10&echo=true") for queue in queues]
-        found["list 10"], _ = measure_all(app, lists, threads)
-        claims = [Request("POST", f"{queue}/claims", "limit=10", CLAIM) for queue in queues]
-        found["claim 10"], answers = measure_all(app, claims, threads)
-        found["settle 10"], _ = measure_all(app, list(map(create_settle, queues, answers)), threads)
-        pops = [Request("DELETE", f"{queue}/messages", "pop=10") for queue in queues]
-        found["pop 10"], _ = measure_all(app, pops, threads)
+        return measure_requests(create_app(Broker(storage, ManualClock(time.time()))), count, threads)
     finally:
         storage.close()
+
+
+def measure_requests(app: Application, count: int, threads: int) -> Mapping[str, Spent]:
+    """Return the processor time of each request to an application on an empty store."""
+    queues = [f"/v2/queues/q{number % QUEUES}" for number in range(count + WARM_UP)]
+    one, ten = (json.dumps({"messages": [{"body": BODY, "ttl": 3600}] * number}).encode() for number in (1, 10))
+    found: dict[str, Spent] = {}
+    for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for the claims and the pops
+        posts = [Request("POST", f"{queue}/messages", body=body) for queue in queues]
+        found[name], _ = measure_all(app, posts, threads)
+    lists = [Request("GET", f"{queue}/messages", "limit=10&echo=true") for queue in queues]
+    found["list 10"], _ = measure_all(app, lists, threads)
+    claims = [Request("POST", f"{queue}/claims", "limit=10", CLAIM) for queue in queues]
+    found["claim 10"], answers = measure_all(app, claims, threads)
+    found["settle 10"], _ = measure_all(app, list(map(create_settle, queues, answers)), threads)
+    pops = [Request("DELETE", f"{queue}/messages", "pop=10") for queue in queues]
+    found["pop 10"], _ = measure_all(app, pops, threads)
     return found
 
 
@@ -110,8 +123,8 @@ def create_settle(queue: str, answer: bytes) -> Request:
     return Request("POST", f"{queue}/claims/{claim}/settle", body=body)
 
 
-def measure_empty(count: int) -> float:
-    """Return the processor time in µs of a request to an empty Falcon application."""
+def measure_empty(count: int) -> Spent:
+    """Return the processor time of a request to an empty Falcon application."""
     requests = [Request("GET", "/v2/queues/q/messages")] * (count + WARM_UP)
     return measure_all(empty.app, requests, 1)[0]
 
@@ -122,10 +135,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="calls of each request")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    bare = measure_empty(arguments.count)
+    bare = sum(measure_empty(arguments.count))
     print(f"| {arguments.store} | µs | / empty application ({bare:.1f} µs) |\n|---|--:|--:|")
-    for name, microseconds in measure(arguments.store, arguments.count, arguments.threads).items():
-        print(f"| {name} | {microseconds:.1f} | {microseconds / bare:.1f} |")
+    for name, spent in measure(arguments.store, arguments.count, arguments.threads).items():
+        print(f"| {name} | {sum(spent):.1f} | {sum(spent) / bare:.1f} |")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
-from uuid import uuid4
 
 import falcon
 import msgspec
@@ -24,6 +23,8 @@ from zq.storage.rocksdb.store import GroupSync
 
 # Number of messages in a listing, a claim and a pop.
 COUNT: Final = 10
+# The body of each message if there is no store.
+BODY: Final = b'{"event":"backup","pad":"%b"}' % (b"x" * 68)
 
 
 class Message(NamedTuple):
@@ -129,7 +130,7 @@ class Redis:
     def __init__(self, uri: str) -> None:
         import redis
 
-        self._pool = redis.ConnectionPool.from_url(uri)
+        self._pool = redis.ConnectionPool.from_url(uri, max_connections=1000)
         self._thread = threading.local()
         self._claim: bytes = redis.Redis(connection_pool=self._pool).script_load(self.CLAIM).encode()
 
@@ -222,6 +223,26 @@ class MongoDB:
         self._messages.delete_many({"c": claim})
 
 
+class Constant:
+    """No store: each queue always has the same messages."""
+
+    PAGE: Final = [Message(None, BODY)] * COUNT
+
+    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
+        pass
+
+    def page(self, _queue: str) -> list[Message]:
+        return self.PAGE
+
+    def claim(self, _queue: str, _claim: str) -> list[Message]:
+        return self.PAGE
+
+    pop = page
+
+    def settle(self, queue: str, claim: str) -> None:
+        pass
+
+
 class PostedMessage(msgspec.Struct):
     """One message of a post."""
 
@@ -262,10 +283,11 @@ class Claims:
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
+        self._numbers = count(1)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         req.env["wsgi.input"].read(int(req.env["CONTENT_LENGTH"]))
-        claim = uuid4().hex
+        claim = f"{next(self._numbers):x}"
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/claims/{claim}")
         resp.data = encode(queue, self._limit.claim(queue, claim), f"?claim_id={claim}")
@@ -288,13 +310,19 @@ def encode(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
     return b'{"messages":[' + b",".join([b"%b%b}" % (head, message.body) for message in messages]) + b"]}"
 
 
-def create_app(uri: str) -> falcon.App:
-    """Return the application on a store. ``uri`` has the form of zq's option."""
+def open_limit(uri: str) -> Limit:
+    """Open a store. ``uri`` has the form of zq's option; "memory:" means no store."""
     from bench.adapters import Beanstalk, Pgmq, Streams
 
+    if uri == "memory:":
+        return Constant()
     kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}
     others = {"streams": Streams, "beanstalk": Beanstalk, "postgresql": Pgmq}
     limit: Limit = {**kinds, **others}[uri.partition(":")[0]](uri)
+    return limit
+
+
+def create_app(limit: Limit) -> falcon.App:
     application = falcon.App()
     application.add_route("/v2/queues/{queue}/messages", Messages(limit))
     application.add_route("/v2/queues/{queue}/claims", Claims(limit))
@@ -303,4 +331,4 @@ def create_app(uri: str) -> falcon.App:
 
 
 if "LIMIT_STORE" in os.environ:
-    app = create_app(os.environ["LIMIT_STORE"])
+    app = create_app(open_limit(os.environ["LIMIT_STORE"]))
