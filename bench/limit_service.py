@@ -23,8 +23,6 @@ from zq.storage.rocksdb.store import GroupSync
 
 # Number of messages in a listing, a claim and a pop.
 COUNT: Final = 10
-# The body of each message if there is no store.
-BODY: Final = b'{"event":"backup","pad":"%b"}' % (b"x" * 68)
 
 
 class Message(NamedTuple):
@@ -223,26 +221,6 @@ class MongoDB:
         self._messages.delete_many({"c": claim})
 
 
-class Constant:
-    """No store: each queue always has the same messages."""
-
-    PAGE: Final = [Message(None, BODY)] * COUNT
-
-    def post(self, queue: str, bodies: Sequence[bytes]) -> None:
-        pass
-
-    def page(self, _queue: str) -> list[Message]:
-        return self.PAGE
-
-    def claim(self, _queue: str, _claim: str) -> list[Message]:
-        return self.PAGE
-
-    pop = page
-
-    def settle(self, queue: str, claim: str) -> None:
-        pass
-
-
 class PostedMessage(msgspec.Struct):
     """One message of a post."""
 
@@ -311,11 +289,9 @@ def encode(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
 
 
 def open_limit(uri: str) -> Limit:
-    """Open a store. ``uri`` has the form of zq's option; "memory:" means no store."""
+    """Open a store. ``uri`` has the form of zq's option."""
     from bench.adapters import Beanstalk, Pgmq, Streams
 
-    if uri == "memory:":
-        return Constant()
     kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}
     others = {"streams": Streams, "beanstalk": Beanstalk, "postgresql": Pgmq}
     limit: Limit = {**kinds, **others}[uri.partition(":")[0]](uri)

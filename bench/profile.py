@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a request's processor time, and the sentence that explains a missed target of ``bench.table``.
 
-Three measurements of one run are combined: the application in a loop (``bench.application``), its server under load,
-and this server with a store. The first two use zq's store in memory, and no store for the limit. ``/proc`` shows the
-programs' and the kernel's time. Where perf is installed, it samples the loaded server by library.
+``bench.application`` calls the application in a loop, on networked stores with as many threads as connections, because
+their requests share round trips, and divides its time into application and store driver. ``/proc`` shows the time of
+the loaded server and of its store, and the kernel's part. The rest is the HTTP server, the event loop and competition
+of threads. Where perf is installed, it samples the loaded server by library.
 """
 
 import re
@@ -12,15 +13,18 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGINT
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bench import limit_service
-from bench.application import Spent, measure, measure_requests
-from bench.sides import pids_of
+from bench.application import Spent, Timed, Total, measure, measure_requests
+from bench.sides import on_store, pids_of
 from tests.abilities import able
+from tests.servers import wait_for
 
 # Calls of each request when an application is measured alone.
 CALLS: Final = 1000
+# Threads on a networked store.
+THREADS: Final = 16
 PROCESSES: Final = {"redis": "redis-server", "mongodb": "mongod"}
 # Samples per second, and number of libraries in the sentence.
 FREQUENCY: Final = 499
@@ -42,24 +46,27 @@ class Parts(NamedTuple):
     store: float
 
 
-def measure_alone() -> dict[str, Mapping[str, Spent]]:
-    """Call the applications of zq and of the limit in a loop, without a store. Return them by the name of the side."""
-    limit = limit_service.create_app(limit_service.Constant())
-    return {"zq": measure("memory:", CALLS), "limit": measure_requests(limit, CALLS, 1)}
+def measure_alone(store: str) -> dict[str, Mapping[str, Spent]]:
+    """Call the applications of zq and of the limit in a loop. Return them by the name of the side."""
+    threads = 1 if store == "rocksdb" else THREADS
+    with on_store(store) as (uri, _, _):
+        found = {"zq": measure(uri, CALLS, threads)}
+    with on_store(store) as (uri, _, _):
+        total = Total()
+        limit: Any = Timed(limit_service.open_limit(uri), total)
+        found["limit"] = measure_requests(limit_service.create_app(limit), CALLS, threads, total)
+    return found
 
 
-def divide(alone: float, without_store: float, whole: float, kernel: float, store: float) -> Parts:
-    """Divide the µs of a loaded server and of its store.
-
-    ``alone`` and ``without_store`` are the time of the program alone; ``whole`` includes the kernel.
-    """
-    return Parts(alone, without_store - alone, whole - kernel - without_store, kernel, store)
+def divide(alone: Spent, whole: float, kernel: float, store: float) -> Parts:
+    """Divide the µs of a loaded server and of its store. ``whole`` includes the kernel."""
+    return Parts(alone.application, whole - kernel - alone.application - alone.driver, alone.driver, kernel, store)
 
 
 def part_names(store: str) -> Sequence[str]:
     """Return the names of ``Parts``."""
-    driver, process = ("RocksDB and driver", "-") if store == "rocksdb" else ("driver and threads", PROCESSES[store])
-    return "application", "HTTP server and event loop", driver, "kernel", process
+    driver, process = ("RocksDB and driver", "-") if store == "rocksdb" else ("driver", PROCESSES[store])
+    return "application", "HTTP server and threads", driver, "kernel", process
 
 
 def explain(store: str, zq: Parts, limit: Parts) -> str:
@@ -80,6 +87,7 @@ def sample(leaders: Sequence[int], work: Callable[[], object]) -> str:
         pids = ",".join(map(str, pids_of(leaders)))
         command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(FREQUENCY), "-o", str(file), "-p", pids]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as recording:
+            wait_for(lambda: recording.poll() is not None or file.exists(), 30, "perf samples")
             work()
             recording.send_signal(SIGINT)
         command = ["perf", "report", "-i", str(file), "--stdio", "-q", "--sort", "dso"]

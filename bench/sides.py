@@ -155,9 +155,7 @@ def sides(store: str, engine: str, names: Sequence[str], processes: int) -> Iter
 @contextmanager
 def on_store(store: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """An empty store: its URI, the plain one that Zaqar takes, its processes; nothing where there is none."""
-    if store == "memory":
-        yield "memory:", "", ()
-    elif store == "rocksdb":
+    if store == "rocksdb":
         with tempfile.TemporaryDirectory() as folder:
             yield f"rocksdb://{folder}/store", "", ()
     elif store == "redis":

@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, nan
 from pathlib import Path
 from signal import SIGINT
 from statistics import median, quantiles
@@ -137,6 +137,11 @@ class Measured(NamedTuple):
     dry: float
     """Whether, or how often, nothing was left to be taken."""
 
+    @property
+    def tail(self) -> float:
+        """p99 relative to p50."""
+        return self.p99 / self.p50 if self.p50 else nan
+
     @classmethod
     def middle(cls, rounds: list["Measured"]) -> "Measured":
         """The median of each."""
@@ -179,6 +184,8 @@ def corrected_pause(pause: float, achieved: float, rate: float) -> float:
 
     With ``pause``, the connections achieved ``achieved`` requests per second: the rest of their time is the latency.
     """
+    if not achieved:
+        return pause
     latency = CONNECTIONS_AT_HALF / achieved * 1000 - pause
     return max(0.1, CONNECTIONS_AT_HALF / rate * 1000 - latency)
 
@@ -271,7 +278,7 @@ def examine(
             found["libraries"] = profile.sample(by_name["zq"].leaders, work)
         elif "limit" in by_name:
             calm = at_half(by_name["limit"], row, case, arguments, rounds)
-            found["limit_tail"] = calm.p99 / calm.p50
+            found["limit_tail"] = calm.tail
     return found
 
 
@@ -324,7 +331,7 @@ def line(
     cells = [
         *(f"{zq.per_second:.0f}" if zq.per_second else "", f"{zq.p50:.1f}", f"{zq.p99:.1f}"),
         *((f"{calm.p50:.1f}", f"{calm.p99:.1f}", f"{calm.p999:.1f}") if calm else ("", "", "")),
-        *((f"{calm.p99 / calm.p50:.1f}", f"{calm.per_second / zq.per_second:.0%}") if calm else ("", "")),
+        *((f"{calm.tail:.1f}", f"{calm.per_second / zq.per_second:.0%}") if calm else ("", "")),
         *(f"{zq.server:.0f}", f"{zq.store:.0f}"),
     ]
     if "limit" in names:
@@ -366,38 +373,20 @@ def targets_of(told: Mapping[str, Any]) -> list[Target]:
     if told["ratio"] is not None:
         targets.append(Target(RATIO, told["ratio"], bound, told["ratio"] >= bound))
     if told["store"] in MAX_TAILS:
-        tail, most = told["figures"]["half"]["p99"] / told["figures"]["half"]["p50"], MAX_TAILS[told["store"]]
-        targets.append(Target(TAIL, tail, most, tail <= most))
+        tail, bound = Measured(**told["figures"]["half"]).tail, MAX_TAILS[told["store"]]
+        targets.append(Target(TAIL, tail, bound, tail <= bound))
     return targets
 
 
-class Baseline(NamedTuple):
-    """µs of user time without a store, by side and row: of the application alone, and of its server under load."""
-
-    alone: Mapping[str, Mapping[str, float]]
-    loaded: Mapping[str, Mapping[str, float]]
-
-
-def measure_baseline(engine: str, case: Case, arguments: argparse.Namespace) -> Baseline:
-    alone = {name: {row: spent.user for row, spent in its.items()} for name, its in profile.measure_alone().items()}
-    rows = [row for row in ROWS if row.name in arguments.rows and row.name in alone["zq"]]
-    loaded: dict[str, dict[str, float]] = {}
-    with sides("memory", engine, ["zq", "limit"], case.processes) as found:
-        for side in found:
-            rounds = {row.name: one_round(side, row, case, arguments.seconds, first=True) for row in rows}
-            loaded[side.name] = {name: its.server - its.kernel for name, its in rounds.items()}
-    return Baseline(alone, loaded)
-
-
-def explain(store: str, told: Sequence[Mapping[str, Any]], baseline: Baseline) -> None:
+def explain(store: str, told: Sequence[Mapping[str, Any]], alone: Mapping[str, Mapping[str, profile.Spent]]) -> None:
     """Print the parts of the processor time of the rows of a table, their targets, and why targets are missed."""
     names = profile.part_names(store)
     print(f"\n| {store}, µs of zq / of the limit | {' | '.join(names)} |\n|---|" + "--:|" * len(names))
     sentences, verdicts = [], []
     for each in told:
-        if each["row"] not in baseline.loaded["limit"] or "limit" not in each["figures"]:
+        if each["row"] not in alone["zq"] or "limit" not in each["figures"]:
             continue
-        zq, limit = (parts_of(each, name, baseline) for name in ("zq", "limit"))
+        zq, limit = (parts_of(each, name, alone[name]) for name in ("zq", "limit"))
         cells = " | ".join(f"{mine:.0f} / {its:.0f}" for mine, its in zip(zq, limit, strict=True))
         print(f"| {each['row']} | {cells} |")
         for target in targets_of(each):
@@ -413,9 +402,8 @@ def explain(store: str, told: Sequence[Mapping[str, Any]], baseline: Baseline) -
     sys.stdout.flush()
 
 
-def parts_of(told: Mapping[str, Any], side: str, baseline: Baseline) -> profile.Parts:
-    spent = (told["figures"][side][key] for key in ("server", "kernel", "store"))
-    return profile.divide(baseline.alone[side][told["row"]], baseline.loaded[side][told["row"]], *spent)
+def parts_of(told: Mapping[str, Any], side: str, alone: Mapping[str, profile.Spent]) -> profile.Parts:
+    return profile.divide(alone[told["row"]], *(told["figures"][side][key] for key in ("server", "kernel", "store")))
 
 
 def reason(target: Target, told: Mapping[str, Any], zq: profile.Parts, limit: profile.Parts) -> str:
@@ -496,7 +484,6 @@ def main() -> None:
     arguments = read()
     demand("wrk")
     told: list[dict[str, Any]] = []
-    baselines: dict[str, Baseline] = {}
     for store in available(arguments.stores):
         for engine in arguments.engines:
             first = next(cases(arguments))
@@ -506,9 +493,7 @@ def main() -> None:
                 if arguments.json:  # each time, for the next table may fail
                     arguments.json.write_text(json.dumps(told, indent=1))
                 if case == first and "limit" in arguments.sides:
-                    if engine not in baselines:
-                        baselines[engine] = measure_baseline(engine, case, arguments)
-                    explain(store, rows, baselines[engine])
+                    explain(store, rows, profile.measure_alone(store))
         if store == "mongodb" and arguments.servers:
             posters.compare(
                 posters.Plan([*map(int, arguments.servers.split(","))], arguments.seconds, arguments.rounds)
