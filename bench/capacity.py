@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of ``api-ref/capacity.md``: space per message, rates per core, memory, a backlog, and expiry.
+"""The tables of ``api-ref/capacity.md``: space per message, rates per core, memory, expiry, and long queues.
 
 ``python -m bench.capacity [--stores rocksdb,redis,mongodb] [--write api-ref/capacity.md] [--quick]`` needs wrk on PATH.
 It prints the tables. With ``--write``, it replaces those of the page, each of which lies between ``<!-- NAME -->`` and
@@ -62,9 +62,6 @@ MAX_RATE: Final = 4500
 CASE: Final = table.FIRST
 # Part of the full load at which latencies are measured.
 SHARE: Final = 0.5
-DEPTHS: Final = (10_000, 100_000, 1_000_000)
-# Requests of one client on a backlog.
-TURNS: Final = 200
 QUEUES: Final = 1000
 WAITERS: Final = 500
 LISTED: Final = "/v2/queues/deep/messages?limit=10"
@@ -95,11 +92,10 @@ class Plan(NamedTuple):
     counts: tuple[int, int] = COUNTS
     seconds: float = 2.0
     rounds: int = 3
-    depths: Sequence[int] = DEPTHS
     expired: int = 200_000
 
 
-QUICK: Final = Plan(filled=1, counts=(2000, 2000), seconds=0.5, rounds=1, depths=(1000, 2000), expired=1000)
+QUICK: Final = Plan(filled=1, counts=(2000, 2000), seconds=0.5, rounds=1, expired=1000)
 
 
 def random_body(size: int) -> str:
@@ -201,13 +197,13 @@ def rates(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
             full = load(side, row, plan)
             paced = table.load_at(side, row, CASE, plan.seconds, full.per_second * SHARE, plan.rounds)
             assert not paced.failed, f"{row.name} failed."
+            print(f"{NAMES[store]}, {row.name}: p99 at {paced.per_second / full.per_second:.0%}", file=sys.stderr)
             yield (
                 f"{NAMES[store]}: {row.name}",
                 f"{full.per_second:,.0f}",
                 f"{1e6 / full.server:,.0f}",
                 f"{1e6 / full.store:,.0f}" if full.store else "-",
                 f"{paced.p99:.0f}",
-                f"{paced.per_second / full.per_second:.0%}",
             )
 
 
@@ -222,7 +218,7 @@ def load(side: Side, row: Row, plan: Plan) -> Measured:
 
 
 def rates_table(stores: Sequence[str], plan: Plan) -> str:
-    heads = ("Requests", "per second", "per server core", "per store core", "p99 (ms)", "at load")
+    heads = ("Requests", "per second", "per server core", "per store core", "p99 (ms)")
     return render(heads, [row for store in stores for row in rates(store, plan)])
 
 
@@ -320,32 +316,10 @@ def counts(server: ZqServer, metric: str, number: int) -> bool:
     return found
 
 
-def backlog(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
-    """Yield a row for lists and a row for claims, with the median duration by number of waiting messages."""
-    listed, claimed = [], []
-    with on_store(store) as (uri, _, _), ZqServer(uri, engine="granian", forked=False) as server:
-        before = 0
-        for depth in plan.depths:
-            post(server.url, "deep", depth - before, CASE.size)
-            before = depth
-            connection = HTTPConnection(urlsplit(server.url).netloc)
-            listed.append(median(request(connection, "GET", LISTED + "&echo=true") for _ in range(TURNS)))
-            claimed.append(median(request(connection, "POST", CLAIMED, CLAIM) for _ in range(TURNS // 10)))
-            connection.close()
-    for name, each in (("list 10", listed), ("claim 10", claimed)):
-        yield f"{NAMES[store]}: {name}", *(f"{milliseconds:.1f}" for milliseconds in each)
-
-
-def backlog_table(stores: Sequence[str], plan: Plan) -> str:
-    heads = ("Median in ms", *(f"{depth:,} waiting" for depth in plan.depths))
-    return render(heads, [row for store in stores for row in backlog(store, plan)])
-
-
 class LongQueue(NamedTuple):
     """What a queue of ``length`` messages needs: bytes per message, seconds of a start, and bytes of the server.
 
-    ``latencies`` has p50 and p99 of a post, a list and a claim in milliseconds, and is empty if the length was not
-    measured.
+    ``latencies`` has p50 and p99 of a post, a list and a claim in milliseconds; it is empty for an extrapolated length.
     """
 
     length: int
@@ -423,7 +397,7 @@ def extrapolate(found: Sequence[LongQueue], length: int) -> LongQueue:
 
 def long_table(stores: Sequence[str], lengths: Sequence[int]) -> str:
     """Measure, and return the table with its date."""
-    rows, loads = [], [os.getloadavg()[0]]
+    rows, sentences, loads = [], [], [os.getloadavg()[0]]
     for store in stores:
         found = []
         for each in long_queues(store, lengths):
@@ -433,17 +407,25 @@ def long_table(stores: Sequence[str], lengths: Sequence[int]) -> str:
         rows += [long_row(store, each) for each in found]
         if len(found) > 1:
             longer = [length for length in EXTRAPOLATED if length > found[-1].length]
-            rows += [long_row(store, extrapolate(found, length)) for length in longer]
-    heads = ("Messages in one queue", "bytes each", "GB", "post 1", "list 10", "claim 10", "start (s)", "server (MB)")
-    return f"{render(heads, rows)}\n{measured_on(loads)}"
+            sentences += [long_sentence(store, extrapolate(found, length)) for length in longer]
+    heads = ("One queue", "bytes", "post 1", "list 10", "claim 10", "start (s)", "MB")
+    when = (
+        f"Measured on {datetime.now(UTC):%Y-%m-%d} with zq {__version__}: load {min(loads):.0f} to {max(loads):.0f}.\n"
+    )
+    return f"{render(heads, rows)}\n{''.join(sentences)}{when}"
 
 
 def long_row(store: str, queue: LongQueue) -> tuple[str, ...]:
-    latencies = [f"{p50:.1f} / {p99:.1f}" for p50, p99 in queue.latencies] or ["-"] * 3
+    latencies = (f"{p50:.1f}/{p99:.1f}" for p50, p99 in queue.latencies)
+    figures = (f"{queue.bytes:,.0f}", *latencies, f"{queue.started:.1f}", f"{queue.memory / 1e6:,.0f}")
+    return f"{NAMES[store]}: {queue.length:,}", *figures
+
+
+def long_sentence(store: str, queue: LongQueue) -> str:
+    """Return what an extrapolated length needs."""
     return (
-        f"{NAMES[store]}: {queue.length:,}{'' if queue.latencies else ', extrapolated'}",
-        *(f"{queue.bytes:,.0f}", f"{queue.bytes * queue.length / 1e9:,.1f}", *latencies),
-        *(f"{queue.started:.1f}", f"{queue.memory / 1e6:,.0f}"),
+        f"{NAMES[store]}, {queue.length:,} messages, extrapolated: {queue.bytes * queue.length / 1e9:,.0f} GB, "
+        f"server {queue.memory / 1e6:,.0f} MB.\n"
     )
 
 
@@ -525,7 +507,6 @@ PARTS: Final[dict[str, Callable[[Sequence[str], Plan], dict[str, str]]]] = {
     "space": space_parts,
     "rates": lambda stores, plan: {"rates": rates_table(stores, plan)},
     "memory": lambda _, plan: {"memory": memory_table(plan)},
-    "backlog": lambda stores, plan: {"backlog": backlog_table(stores, plan)},
     "expiry": lambda _, plan: {"expiry": expiry(plan)},
 }
 

@@ -74,7 +74,7 @@ def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     measured = page.read_text().partition("<!-- long -->")[0]
-    assert len(re.findall(r"^\| embedded", measured, re.MULTILINE)) == 1 + len(capacity.ROWS) + 2
+    assert len(re.findall(r"^\| embedded", measured, re.MULTILINE)) == 1 + len(capacity.ROWS)
     assert GENERATED.sub(r"\1", page.read_text()) == GENERATED.sub(r"\1", before)
     assert page.read_text() != before
 
@@ -101,8 +101,8 @@ def test_long_queues_of_the_embedded_store_are_measured(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     start, _, rest = page.read_text().partition("<!-- long -->")
-    lengths = re.findall(r"^\| embedded: ([\d,]+(?:, extrapolated)?) \|", rest, re.MULTILINE)
-    assert lengths == ["600", "1,200", "100,000,000, extrapolated"]
+    assert re.findall(r"^\| embedded: ([\d,]+) \|", rest, re.MULTILINE) == ["600", "1,200"]
+    assert "embedded, 100,000,000 messages, extrapolated: " in rest
     assert start == before.partition("<!-- long -->")[0]
     assert GENERATED.sub(r"\1", page.read_text()) == GENERATED.sub(r"\1", before)
 
