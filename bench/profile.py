@@ -22,7 +22,7 @@ from tests.abilities import able
 from tests.servers import wait_for
 
 # Calls of each request when an application is measured alone.
-CALLS: Final = 1000
+CALLS: Final = 500
 # Threads on a networked store.
 THREADS: Final = 16
 PROCESSES: Final = {"redis": "redis-server", "mongodb": "mongod"}

@@ -26,7 +26,7 @@ GENERATED = re.compile(r"(<!-- \w+ -->\n).*?(?=<!-- / -->)", re.DOTALL)
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """The command and what it wrote."""
     command = [sys.executable, "-P", "-m", "bench.table", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.slow
