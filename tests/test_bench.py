@@ -71,7 +71,7 @@ def test_the_capacity_of_the_embedded_store_is_measured(tmp_path: Path) -> None:
     before = CAPACITY.read_text()
     page.write_text(before)
     command = [sys.executable, "-m", "bench.capacity", "--quick", "--stores", "embedded", "--write", str(page)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     measured = page.read_text().partition("<!-- long -->")[0]
     assert len(re.findall(r"^\| embedded", measured, re.MULTILINE)) == 1 + len(capacity.ROWS)
@@ -97,7 +97,7 @@ def test_long_queues_of_the_embedded_store_are_measured(tmp_path: Path) -> None:
     page.write_text(before)
     command = [sys.executable, "-m", "bench.capacity", "--backlog", "600,1200", "--stores", "embedded"]
     done = subprocess.run(
-        [*command, "--write", str(page)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [*command, "--write", str(page)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     start, _, rest = page.read_text().partition("<!-- long -->")
