@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processor time of the application without an HTTP server, called in a loop by one or more threads.
 
-``python -m bench.application [--store URI] [--count N] [--threads N]`` prints a table with the mean µs of each request
-and its ratio to an empty Falcon application in the same run. The default store is memory. ``bench.table`` uses the same
-measurement to divide a request's processor time into application, store driver and HTTP server.
+``python -m bench.application [--store URI] [--count N] [--threads N]`` prints a table with the mean µs of each request,
+its parts, and its ratio to an empty Falcon application in the same run. The default store is memory. ``bench.profile``
+uses the same measurement.
 """
 
 import argparse
 import io
 import json
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
+from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final, NamedTuple
 
 from bench import empty
@@ -23,7 +25,7 @@ from zq.http.app import create_app
 from zq.storage import connect
 
 # Number of calls of each request before its measurement.
-WARM_UP: Final = 50
+WARM_UP: Final = 80
 # Number of queues, which the calls use in turn.
 QUEUES: Final = 8
 BODY: Final = {"event": "backup", "pad": "x" * 68}
@@ -40,6 +42,61 @@ class Request(NamedTuple):
     body: bytes = b""
 
 
+class Spent(NamedTuple):
+    """Processor time of one request in µs: of the application, and of the store's driver without and in the kernel.
+
+    The application hardly calls the kernel, so all of the kernel's time is that of the driver.
+    """
+
+    application: float
+    driver: float
+    kernel: float
+
+
+class Timed:
+    """A wrapper of a store that adds up the processor time of its methods, and of those of its parts.
+
+    Only the outermost call of a thread counts.
+    """
+
+    def __init__(self, inner: Any, total: "Total") -> None:
+        self._inner = inner
+        self._total = total
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if callable(value):
+            value = self._total.timed(value)
+        elif type(value).__module__.startswith("zq.storage."):
+            value = Timed(value, self._total)
+        self.__dict__[name] = value
+        return value
+
+
+class Total:
+    """Seconds of processor time in a store, of all threads."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if getattr(self._thread, "is_inside", False):
+                return function(*args, **options)
+            self._thread.is_inside, began = True, time.thread_time()
+            try:
+                return function(*args, **options)
+            finally:
+                spent = time.thread_time() - began
+                self._thread.is_inside = False
+                with self._lock:
+                    self.seconds += spent
+
+        return call
+
+
 def call(app: Application, request: Request) -> bytes:
     """Send a request and return the body of the response. Raises ``RuntimeError`` if the request fails."""
     statuses: list[str] = []
@@ -49,18 +106,24 @@ def call(app: Application, request: Request) -> bytes:
     return answer
 
 
-def measure_all(app: Application, requests: list[Request], threads: int) -> tuple[float, list[bytes]]:
-    """Send the requests. Return the mean µs of those after the warm-up, and the bodies of all responses, in order."""
-    answers = [call(app, request) for request in requests[:WARM_UP]]
+def measure_all(
+    app: Application, requests: Sequence[Request], pool: ThreadPoolExecutor, threads: int, total: Total
+) -> tuple[Spent, list[bytes]]:
+    """Send the requests. Return the mean of those after the warm-up, and the bodies of all responses, in order."""
+
+    def send(some: Sequence[Request]) -> list[bytes]:
+        size = ceil(len(some) / threads)
+        parts = [some[start : start + size] for start in range(0, len(some), size)]
+        return [answer for part in pool.map(lambda part: [call(app, each) for each in part], parts) for answer in part]
+
+    answers = send(requests[:WARM_UP])
     later = requests[WARM_UP:]
-    size = ceil(len(later) / threads)
-    parts = [later[start : start + size] for start in range(0, len(later), size)]
-    with ThreadPoolExecutor(threads) as pool:
-        began = time.process_time()
-        for part in pool.map(lambda part: [call(app, request) for request in part], parts):
-            answers += part
-        spent = time.process_time() - began
-    return spent / len(later) * 1e6, answers
+    before, in_store = getrusage(RUSAGE_SELF), total.seconds
+    answers += send(later)
+    after, in_store = getrusage(RUSAGE_SELF), total.seconds - in_store
+    user, kernel = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    spent = (user + kernel - in_store, in_store - kernel, kernel)
+    return Spent(*(each / len(later) * 1e6 for each in spent)), answers
 
 
 def create_environ(method: str, path: str, query: str, body: bytes) -> dict[str, Any]:
@@ -79,26 +142,34 @@ def create_environ(method: str, path: str, query: str, body: bytes) -> dict[str,
     return environ
 
 
-def measure(uri: str, count: int, threads: int = 1) -> Mapping[str, float]:
-    """Return the processor time in µs of each request on the store, without the time of the store's own processes."""
+def measure(uri: str, count: int, threads: int = 1) -> Mapping[str, Spent]:
+    """Return the processor time of each request on the store, without the time of the store's own processes."""
     storage = connect(uri, {"sync": "never"} if uri.startswith("rocksdb:") else {})
-    app = create_app(Broker(storage, ManualClock(time.time())))
-    queues = [f"/v2/queues/q{number % QUEUES}" for number in range(count + WARM_UP)]
-    one, ten = (json.dumps({"messages": [{"body": BODY, "ttl": 3600}] * number}).encode() for number in (1, 10))
-    found: dict[str, float] = {}
+    total = Total()
+    timed: Any = Timed(storage, total)
     try:
-        for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for claims and pops
-            posts = [Request("POST", f"{queue}/messages", body=body) for queue in queues]
-            found[name], _ = measure_all(app, posts, threads)
-        lists = [Request("GET", f"{queue}/messages", "limit=10&echo=true") for queue in queues]
-        found["list 10"], _ = measure_all(app, lists, threads)
-        claims = [Request("POST", f"{queue}/claims", "limit=10", CLAIM) for queue in queues]
-        found["claim 10"], answers = measure_all(app, claims, threads)
-        found["settle 10"], _ = measure_all(app, list(map(create_settle, queues, answers)), threads)
-        pops = [Request("DELETE", f"{queue}/messages", "pop=10") for queue in queues]
-        found["pop 10"], _ = measure_all(app, pops, threads)
+        return measure_requests(create_app(Broker(timed, ManualClock(time.time()))), count, threads, total)
     finally:
         storage.close()
+
+
+def measure_requests(app: Application, count: int, threads: int, total: Total) -> Mapping[str, Spent]:
+    """Return the processor time of each request to an application on an empty store, which adds to ``total``."""
+    queues = [f"/v2/queues/q{number % QUEUES}" for number in range(count + WARM_UP)]
+    one, ten = (json.dumps({"messages": [{"body": BODY, "ttl": 3600}] * number}).encode() for number in (1, 10))
+    found: dict[str, Spent] = {}
+    with ThreadPoolExecutor(threads) as pool:
+
+        def run(name: str, requests: Sequence[Request]) -> list[bytes]:
+            found[name], answers = measure_all(app, requests, pool, threads, total)
+            return answers
+
+        for name, body in (("post 1", one), ("post 10", ten), ("post 10", ten)):  # for the claims and the pops
+            run(name, [Request("POST", f"{queue}/messages", body=body) for queue in queues])
+        run("list 10", [Request("GET", f"{queue}/messages", "limit=10&echo=true") for queue in queues])
+        answers = run("claim 10", [Request("POST", f"{queue}/claims", "limit=10", CLAIM) for queue in queues])
+        run("settle 10", list(map(create_settle, queues, answers)))
+        run("pop 10", [Request("DELETE", f"{queue}/messages", "pop=10") for queue in queues])
     return found
 
 
@@ -113,7 +184,8 @@ def create_settle(queue: str, answer: bytes) -> Request:
 def measure_empty(count: int) -> float:
     """Return the processor time in µs of a request to an empty Falcon application."""
     requests = [Request("GET", "/v2/queues/q/messages")] * (count + WARM_UP)
-    return measure_all(empty.app, requests, 1)[0]
+    with ThreadPoolExecutor(1) as pool:
+        return sum(measure_all(empty.app, requests, pool, 1, Total())[0])
 
 
 def main() -> None:
@@ -123,9 +195,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     bare = measure_empty(arguments.count)
-    print(f"| {arguments.store} | µs | / empty application ({bare:.1f} µs) |\n|---|--:|--:|")
-    for name, microseconds in measure(arguments.store, arguments.count, arguments.threads).items():
-        print(f"| {name} | {microseconds:.1f} | {microseconds / bare:.1f} |")
+    heads = f"µs | application | driver | kernel | / empty application ({bare:.1f} µs)"
+    print(f"| {arguments.store} | {heads} |\n|---|" + "--:|" * 5)
+    for name, spent in measure(arguments.store, arguments.count, arguments.threads).items():
+        parts = " | ".join(f"{part:.1f}" for part in spent)
+        print(f"| {name} | {sum(spent):.1f} | {parts} | {sum(spent) / bare:.1f} |")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ interleaved (A B A B), and each result is the median of its rounds.
 
 import argparse
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from tests.servers import ZqServer
 
 SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 16
+QUEUES = 8
 HEADERS = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": "bench"}
 # Number of messages in one request of a fill.
 FILL = 500
@@ -59,11 +61,12 @@ class Rate(NamedTuple):
     failed: int
 
 
-def measure(url: str, row: Row, queue: str, seconds: int, connections: int = CONNECTIONS) -> Rate:
-    """Load the server with one kind of request."""
+def measure(url: str, row: Row, queue: str, seconds: int, connections: int = CONNECTIONS, queues: int = QUEUES) -> Rate:
+    """Load the server with one kind of request. ``{n}`` in ``queue`` counts to ``queues``."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(SCRIPT), url, "--"]
     command += [row.method, row.path.format(queue), *([row.body] if row.body else [])]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60).stdout
+    env = {**os.environ, "QUEUES": str(queues)}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 60, env=env).stdout
     rate, p50, p99, failed = next(line for line in printed.splitlines() if line.startswith("RATE")).split()[1:]
     return Rate(float(rate), float(p50), float(p99), int(failed))
 

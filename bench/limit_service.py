@@ -11,10 +11,9 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from time import time
 from typing import Any, Final, NamedTuple, Protocol
-from uuid import uuid4
 
 import falcon
 import msgspec
@@ -129,7 +128,7 @@ class Redis:
     def __init__(self, uri: str) -> None:
         import redis
 
-        self._pool = redis.ConnectionPool.from_url(uri)
+        self._pool = redis.ConnectionPool.from_url(uri, max_connections=1000)
         self._thread = threading.local()
         self._claim: bytes = redis.Redis(connection_pool=self._pool).script_load(self.CLAIM).encode()
 
@@ -262,10 +261,11 @@ class Claims:
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
+        self._numbers = count(1)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         req.env["wsgi.input"].read(int(req.env["CONTENT_LENGTH"]))
-        claim = uuid4().hex
+        claim = f"{next(self._numbers):x}"
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/claims/{claim}")
         resp.data = encode(queue, self._limit.claim(queue, claim), f"?claim_id={claim}")
@@ -288,13 +288,17 @@ def encode(queue: str, messages: Sequence[Message], suffix: str = "") -> bytes:
     return b'{"messages":[' + b",".join([b"%b%b}" % (head, message.body) for message in messages]) + b"]}"
 
 
-def create_app(uri: str) -> falcon.App:
-    """Return the application on a store. ``uri`` has the form of zq's option."""
+def open_limit(uri: str) -> Limit:
+    """Open a store. ``uri`` has the form of zq's option."""
     from bench.adapters import Beanstalk, Pgmq, Streams
 
     kinds = {"redis": Redis, "mongodb": MongoDB, "rocksdb": Embedded}
     others = {"streams": Streams, "beanstalk": Beanstalk, "postgresql": Pgmq}
     limit: Limit = {**kinds, **others}[uri.partition(":")[0]](uri)
+    return limit
+
+
+def create_app(limit: Limit) -> falcon.App:
     application = falcon.App()
     application.add_route("/v2/queues/{queue}/messages", Messages(limit))
     application.add_route("/v2/queues/{queue}/claims", Claims(limit))
@@ -303,4 +307,4 @@ def create_app(uri: str) -> falcon.App:
 
 
 if "LIMIT_STORE" in os.environ:
-    app = create_app(os.environ["LIMIT_STORE"])
+    app = create_app(open_limit(os.environ["LIMIT_STORE"]))

@@ -96,18 +96,38 @@ class LimitServer(Startable):
         self._process.wait(20)
 
 
-def seconds_of(pids: tuple[int, ...]) -> float:
-    """Return the processor time of these processes and of their process groups."""
-    used = 0
+class Used(NamedTuple):
+    """Seconds of processor time: of programs, and of the kernel on their behalf."""
+
+    user: float
+    system: float
+
+
+def used_by(leaders: Sequence[int]) -> Used:
+    """Return the processor time that the groups of these processes have used."""
+    found = [*_group_members(leaders)]
+    return Used(*(sum(int(fields[at]) for _, fields in found) / TICKS for at in (11, 12)))
+
+
+def pids_of(leaders: Sequence[int]) -> list[int]:
+    """Return the processes of the groups of these processes."""
+    return [pid for pid, _ in _group_members(leaders)]
+
+
+def _group_members(leaders: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yield each process with the fields of its ``stat`` after the command."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[2]) in pids:
-                used += int(fields[11]) + int(fields[12])
-    return used / TICKS
+            if int(fields[2]) in leaders:
+                yield int(entry.name), fields
+
+
+def seconds_of(leaders: Sequence[int]) -> float:
+    return sum(used_by(leaders))
 
 
 @contextmanager

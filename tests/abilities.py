@@ -143,6 +143,11 @@ ABILITIES: Final = {
     "nginx": Ability(
         _runs_with("nginx", "-v"), "etc/nginx.conf, and the console below a path", "apt-get install nginx-light"
     ),
+    "perf": Ability(
+        _runs_with("perf", "stat", "-e", "cpu-clock", "true"),
+        "the libraries in the profiles of the benchmarks",
+        "apt-get install linux-perf",
+    ),
     "promtool": Ability(_runs_with("promtool"), "the alerts in Prometheus's own tool", "apt-get install prometheus"),
     "redis-cli": Ability(_runs_with("redis-cli"), "the commands that back up Redis", "apt-get install redis-tools"),
     "redis-server": Ability(
