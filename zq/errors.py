@@ -203,8 +203,8 @@ class CommitTooLarge(ZqError):
     """The commit exceeds the message limit. Nothing has changed."""
 
     @classmethod
-    def of(cls, count: int, most: int) -> Self:
-        return cls(f"A commit may publish and delete at most {most} messages in total, not {count}.")
+    def of(cls, count: int, max_messages: int) -> Self:
+        return cls(f"A commit may publish and delete at most {max_messages} messages in total, not {count}.")
 
 
 class CommitRunning(Conflict):

@@ -63,7 +63,7 @@ def test_an_error_names_its_cause_and_the_first_repeat_is_logged(
 ) -> None:
     """Once, with how long it will go on."""
     with (
-        Client(url, "acme", retries=Retries(first=0.01, most=0.02, deadline=0.5)) as client,
+        Client(url, "acme", retries=Retries(first_delay=0.01, max_delay=0.02, deadline=0.5)) as client,
         pytest.raises(Unavailable, match=cause),
     ):
         client.queue("jobs").post(1)

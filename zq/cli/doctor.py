@@ -255,8 +255,8 @@ class Doctor:
         versions = sorted({server.version for server in servers})
         if len(versions) > 1:
             return warn(f"The servers run different versions: {', '.join(versions)}.", "Finish the upgrade.")
-        streams, most = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
+        streams, max_streams = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
         return ok(
             f"{len(servers)} server processes report, of zq {', '.join(versions) or 'no version'}; {streams:,} of "
-            f"{most:,} streams are open."
+            f"{max_streams:,} streams are open."
         )

@@ -155,14 +155,14 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
     return sorted(rows, key=key)
 
 
-def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the table of ``zq top`` with up to ``most`` queues.
+def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, max_queues: int | None, keys: bool) -> "Group":
+    """Return the table of ``zq top`` with up to ``max_queues`` queues.
 
-    If ``most`` is ``None``, the table contains as many queues as fit on the terminal.
+    If ``max_queues`` is ``None``, the table contains as many queues as fit on the terminal.
     """
     from rich.console import Group
 
-    shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]
+    shown = sort_metrics(rows, sort)[: max_queues or max(1, create_console().height - OTHER_LINES)]
     sums = total_metrics(rows, more)
     parts: list[RenderableType] = [build_table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:

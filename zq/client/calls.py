@@ -373,14 +373,14 @@ class Retries(Struct, frozen=True):
     Attributes:
         deadline: Number of seconds, counted from the start of a call, in which the client starts new attempts. A long
             poll and a commit that is still running get more time.
-        first: Upper bound in seconds of the first back-off. The bound doubles with each retry.
-        most: Maximum back-off in seconds.
+        first_delay: Upper bound in seconds of the first back-off. The bound doubles with each retry.
+        max_delay: Maximum back-off in seconds.
     """
 
     attempts: int = 10
     deadline: float = 60.0
-    first: float = 0.2
-    most: float = 10.0
+    first_delay: float = 0.2
+    max_delay: float = 10.0
 
 
 def split_sleep(pause: float, over: Callable[[], bool]) -> Iterator[float]:

@@ -242,15 +242,15 @@ class Messages:
         """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
-        most = limits.max_stage_messages
+        max_messages = limits.max_stage_messages
         try:
             self._transactions.stage(
-                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, most
+                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, max_messages
             )
         except StageFull as full:
             if refusal is not None:
                 raise refusal from None
-            bounds = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            bounds = f"{max_messages} messages and {limits.max_stage_bytes} bytes of bodies"
             raise StageFull(f"A stage may hold at most {bounds}.") from full
 
     def list(

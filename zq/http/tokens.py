@@ -340,8 +340,8 @@ class QueueShare:
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
         """Return the expiry time: by default one day from now, or the latest allowed time if that is earlier."""
-        now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
-        last = min(now + most, identity.expires or now + most)
+        now, max_seconds = self._signatures.clock.now(), self._signatures.options().max_seconds
+        last = min(now + max_seconds, identity.expires or now + max_seconds)
         if terms.expires is None:
             return min(now + DEFAULT_VALIDITY, last)
         try:

@@ -192,7 +192,7 @@ def step_minutes(hours: Sequence[str]) -> int:
     """Return the length of a plot's time step in minutes, for the period that contains these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
-    return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
+    return next((minutes for minutes, max_span in STEPS.items() if span <= max_span), DAY)
 
 
 def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:

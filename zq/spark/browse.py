@@ -96,12 +96,12 @@ class Log:
         except Invalid:
             return None
 
-    def scan(self, low: int, most: int) -> Scan:
-        """Read up to ``most`` messages after position ``low``. Return their number, end position and last message."""
+    def scan(self, low: int, max_rows: int) -> Scan:
+        """Read up to ``max_rows`` messages after ``low``. Return their number, end position and last message."""
         page = self._page()
         end, rows, last = low, 0, None
-        while rows < most:
-            found = self.after(end, min(page, most - rows))
+        while rows < max_rows:
+            found = self.after(end, min(page, max_rows - rows))
             if found.end is None:
                 return Scan(end, rows, last, whole=True, looked=found.looked)
             end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
@@ -139,8 +139,8 @@ class Log:
             low = found.end
 
     def _page(self) -> int:
-        most: int = self.connection.client().limits()["max_messages_per_page"]
-        return most
+        page_size: int = self.connection.client().limits()["max_messages_per_page"]
+        return page_size
 
     def _check_gap(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:

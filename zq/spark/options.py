@@ -78,7 +78,7 @@ class OptionParser:
             raise Invalid(f"Option {name} is missing: {why}")
         return text
 
-    def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
+    def integer(self, name: str, default: Any, minimum: int, maximum: int = 2**63 - 1) -> Any:
         """Return the value of an integer option, or ``default`` if the option is not set.
 
         Raises ``Invalid`` if the value is not an integer or out of range.
@@ -86,8 +86,8 @@ class OptionParser:
         text = self.text(name)
         if text is None:
             return default
-        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
-            raise Invalid(f"Option {name} must be an integer from {least} to {most}, not {text}.")
+        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not minimum <= int(text) <= maximum:
+            raise Invalid(f"Option {name} must be an integer from {minimum} to {maximum}, not {text}.")
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
@@ -213,7 +213,7 @@ class ClaimingOptions:
     queue: str
     consumer: str
     body: str
-    most: int
+    max_messages: int
     claim_size: int | None
     """Maximum number of messages per claim. Default: the server's limit."""
     ttl: int
@@ -232,7 +232,7 @@ class ReadingOptions:
     body: str
     partitions: int
     filtered: bool
-    most: int
+    max_messages: int
     wait: int
     start: int | None
     """Start position; ``None`` = the current end of the log."""

@@ -80,7 +80,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.begin
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self.options.most)
+        return ReadMaxRows(self.options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the query to the messages that exist now."""
@@ -92,14 +92,16 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Wait for messages. Return the end of the next batch. Raises ``MessagesLost`` if messages expired unread."""
-        most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
+        max_rows = min(
+            self.options.max_messages, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_messages
+        )
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
         if start == self.begin and self.options.start is None:  # so that a restart begins at the same position
             return make_offset(start["after"], self._now(start))
         enough = self.last is not None and start["after"] >= self.last
         while True:
-            found = self.log.scan(max(start["after"], self.passed), 1 if enough else most)
+            found = self.log.scan(max(start["after"], self.passed), 1 if enough else max_rows)
             if found.rows:
                 return start if enough else self._plan(start, found)
             noted = self._offset_without_messages(start, found)

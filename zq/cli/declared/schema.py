@@ -25,9 +25,9 @@ MAX_POOLS: Final = 1000
 OBJECT_SCHEMA: Final[Json] = {"type": "object", "description": "must be an object"}
 
 
-def _text(most: int, description: str, pattern: str = "") -> Json:
+def _text(max_length: int, description: str, pattern: str = "") -> Json:
     more = {"pattern": pattern} if pattern else {}
-    return {"type": "string", "minLength": 1, "maxLength": most, "description": description, **more}
+    return {"type": "string", "minLength": 1, "maxLength": max_length, "description": description, **more}
 
 
 def _integer(low: int, high: int) -> Json:

@@ -59,14 +59,14 @@ def _listing(limits: Limits) -> list[Json]:
 
 
 def _removal(limits: Limits) -> list[Json]:
-    most, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
+    max_messages, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
     return [
         several(
             "ids",
             "Ids of messages to delete, even if they are claimed. Exactly one of ids and pop is required.",
             maxItems=page,
         ),
-        query("pop", integer(1, most), "Maximum number of ready messages to delete and return."),
+        query("pop", integer(1, max_messages), "Maximum number of ready messages to delete and return."),
         several("claim_ids", "Claims that hold the messages, if the server requires them."),
         DETAILED,
         wait(limits),

@@ -228,13 +228,13 @@ def read_queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
     return lines
 
 
-def _parse_queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
+def _parse_queue_ttl(lines: Sequence[str], max_ttl: int) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         found = QUEUE_TTL.fullmatch(line)
-        if found is None or not MIN_TTL <= int(found[2]) <= most:
+        if found is None or not MIN_TTL <= int(found[2]) <= max_ttl:
             raise StartRefused(
                 f"[expiry] queue_ttl must be a pattern of 1 to 64 characters from A-Z a-z 0-9 _ - . * ?, a colon, and "
-                f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
+                f"seconds from {MIN_TTL} to {max_ttl}; line {number} is {line[:100]!r}."
             )
         yield found[1], int(found[2])
 
@@ -254,10 +254,10 @@ def _check(settings: Settings) -> None:
         )
     check_certificates(settings.server, settings.auth)
     _check_limits(settings.limits)
-    least = 2 * settings.limits.max_messages_post_size
-    if settings.topics.topic_log_bytes < least:
+    min_bytes = 2 * settings.limits.max_messages_post_size
+    if settings.topics.topic_log_bytes < min_bytes:
         raise StartRefused(
-            f"[topics] topic_log_bytes must be at least {least}, twice max_messages_post_size; it is "
+            f"[topics] topic_log_bytes must be at least {min_bytes}, twice max_messages_post_size; it is "
             f"{settings.topics.topic_log_bytes}."
         )
 
@@ -438,15 +438,15 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if there are
     too few threads.
     """
-    most = threads - THREADS_FOR_WORK
-    if (waiters or 0) + (streams or 0) > most:
+    max_waiting = threads - THREADS_FOR_WORK
+    if (waiters or 0) + (streams or 0) > max_waiting:
         raise StartRefused(
             f"[server] max_waiters + max_streams must be at most threads - {THREADS_FOR_WORK}, to keep threads for "
             f"other requests; they are {waiters or 0} and {streams or 0}, and threads is {threads}."
         )
     if streams is None:
-        share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters
+        share = max_waiting * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else max_waiting - waiters
         streams = min(MAX_STREAMS, share)
     if waiters is None:
-        waiters = min(MAX_WAITERS, most - streams)
+        waiters = min(MAX_WAITERS, max_waiting - streams)
     return {"max_waiters": waiters, "max_streams": streams}

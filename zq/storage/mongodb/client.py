@@ -268,10 +268,10 @@ class StoreClient:
         moment: Timestamp = self._retry(lambda: self.database.command("ping"), None)["operationTime"]
         return moment
 
-    def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
+    def count(self, conditions: Mapping[str, object], hint: str, limit: int = 0) -> int:
+        """Count the matching documents of ``messages``, up to ``limit`` (0 = no limit)."""
         collection = self.database[MESSAGES]
-        bound: Mapping[str, Any] = {"limit": most} if most else {}
+        bound: Mapping[str, Any] = {"limit": limit} if limit else {}
         return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
     def aggregate(

@@ -294,9 +294,9 @@ class Commits:
             return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
         return None, Step.DONE
 
-    def _settle(self, record: BsonDocument, most: int, clock: RunningClock, session: Session) -> BsonDocument:
+    def _settle(self, record: BsonDocument, max_messages: int, clock: RunningClock, session: Session) -> BsonDocument:
         claims = producers.claims(record)[record["settled"] :]
-        done = self._reservations.finish(claims, record["attempt"], most, clock.start, session)
+        done = self._reservations.finish(claims, record["attempt"], max_messages, clock.start, session)
         return {"$inc": {"settled": done}, "$set": {"due": clock.now()}}
 
     def _publish(

@@ -195,10 +195,10 @@ class GroupClaimer:
         """
         if len(names) < 2:
             return {}
-        most = want + 2 * len(names)
+        max_found = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
-        found = self._find(where, index_of(names[0]), most, max_bytes, session)
-        is_cut = len(found) == most or sum(map(size_of, found)) >= max_bytes
+        found = self._find(where, index_of(names[0]), max_found, max_bytes, session)
+        is_cut = len(found) == max_found or sum(map(size_of, found)) >= max_bytes
         by_group: dict[str, list[BsonDocument]] = {group: [] for group in sorted(names)}
         for one in found:
             by_group[one["h1"]].append(one)

@@ -209,12 +209,12 @@ class StoreStats:
         counted = [*self._client.removals.measures(), *self._client.transactions.measures()]
         return [*counted, *mine, *sizes]
 
-    def _expired(self, now: int, most: int) -> dict[str, int]:
+    def _expired(self, now: int, max_messages: int) -> dict[str, int]:
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
         by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
-        stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
+        stages: list[BsonDocument] = [{"$match": due}, {"$limit": max_messages}, by_queue]
         return {one["_id"]: one["count"] for one in self._client.aggregate(stages, layout.EXPIRY)}
 
     def _depth(self, key: QueueKey, now: int, max_count: int, expired: int, floor: int = 0) -> Depth:

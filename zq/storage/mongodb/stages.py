@@ -301,26 +301,30 @@ Progress = list[int]
 BEGINNING: Final[Progress] = [0, 0]
 
 
-def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
+def fits(stages: Sequence[BsonDocument], others: int, max_messages: int) -> bool:
     """Return whether one transaction can publish all messages of the stages and process ``others`` further messages."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
-    return bool(count + others <= most and weight <= BYTES_AT_ONCE)
+    return bool(count + others <= max_messages and weight <= BYTES_AT_ONCE)
 
 
 def next_drafts(
-    stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
+    stage_store: Stages,
+    stages: Sequence[BsonDocument],
+    progress: Progress,
+    max_drafts: int,
+    session: Session | None = None,
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return up to ``most`` drafts to publish next.
+    """Return up to ``max_drafts`` drafts to publish next.
 
     Also return the progress of the commit after these drafts are published.
     """
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress
-    while index < len(stages) and len(chosen) < most:
+    while index < len(stages) and len(chosen) < max_drafts:
         stage = stages[index]
         usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
-        found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
+        found = stage_store.drafts(stage, order, min(max_drafts - len(chosen), 1 + usual), session)
         for one in found:
             weight += layout.size_of(one)
             if chosen and weight > BYTES_AT_ONCE:

@@ -113,12 +113,14 @@ def _read_stretch(
     Also return the sequence at which the next call must begin. The first item is returned even if it exceeds
     ``max_bytes``. The caller holds the queue's lock.
     """
-    most = max(want, STRETCH)
+    max_entries = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
-    kept = list(islice(store.scan("sequences", lower, upper), most))
-    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
+    kept = list(islice(store.scan("sequences", lower, upper), max_entries))
+    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), max_entries))
     # Beyond the last entry of a full read, that family may have entries that were not read.
-    reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
+    reach = min(
+        layout.pair.unpack(entries[-1][0])[1] if len(entries) == max_entries else LAST for entries in (kept, living)
+    )
     items: list[HistoryEntry] = []
     left = max_bytes
     found = {layout.pair.unpack(key)[1]: (_read_message, key, value) for key, value in living}

@@ -45,14 +45,16 @@ def find_or_create(
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
-def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+def append_writes(
+    key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], limits: tuple[int, int]
+) -> list[Write]:
     """Return the writes that append drafts to the stage.
 
-    Raises ``StageFull`` if the stage would exceed ``most``, the maximum size in bytes and the maximum message count.
+    Raises ``StageFull`` if the stage would exceed ``limits``: the maximum size in bytes and the maximum message count.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
-    if size > most[0] or grown.count > most[1]:
+    if size > limits[0] or grown.count > limits[1]:
         raise StageFull
     writes = due.writes("stages", key, layout.encode(grown), due.parse_expiry(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):

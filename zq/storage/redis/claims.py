@@ -156,11 +156,17 @@ class ClaimController:
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
-    lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
+    lease, max_claims = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.max_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
-    terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
+    terms += [
+        *_fence(request.fence or NO_FENCE),
+        queue,
+        request.expected or b"",
+        _holder(request.holder),
+        b"%d" % max_claims,
+    ]
     return terms + [b"%d" % wait for wait in request.redelivery_delays or (0,)]
 
 

@@ -39,10 +39,16 @@ class HistoryController:
         return replies.finished(blob, 0, moment)
 
     def _read_page(
-        self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
+        self,
+        script: scripts.Script,
+        queue: QueueRef,
+        marker: int,
+        page_limits: tuple[int, int],
+        now: Seconds,
+        *bounds: int,
     ) -> "Records":
         """Return a page of history entries after ``marker``."""
-        limit, max_bytes = most
+        limit, max_bytes = page_limits
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []
         while True:

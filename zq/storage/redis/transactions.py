@@ -59,9 +59,9 @@ def min_ttls(stage: bytes) -> dict[str, int]:
     """
     at, found = STAGE.size, {}
     while at < len(stage):
-        least, length = STAGED_QUEUE.unpack_from(stage, at)
+        min_ttl, length = STAGED_QUEUE.unpack_from(stage, at)
         at += STAGED_QUEUE.size + length
-        found[layout.string(stage[at - length : at])] = least
+        found[layout.string(stage[at - length : at])] = min_ttl
     return found
 
 
@@ -229,7 +229,7 @@ class Attempt:
         commit, targets = self._commit, self._schedule_targets(packed)
         fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
-        bounds = (self._bounds.step, self._bounds.most, CAPACITY, len(self._lists))
+        bounds = (self._bounds.step, self._bounds.max_messages, CAPACITY, len(self._lists))
         terms = [b"%d" % self._moment, layout.text(commit.producer), b"%d" % commit.batch, b"%d" % ends, fence[0]]
         terms += [b"%d" % number for number in (*sizes, *bounds)]
         terms.append(to_open.packed if to_open is not None else b"")
@@ -272,8 +272,8 @@ class Attempt:
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
         lives: dict[str, int] = {}
         for stage in packed:
-            for name, least in min_ttls(stage).items():
-                lives[name] = min(least, lives.get(name, least))
+            for name, min_ttl in min_ttls(stage).items():
+                lives[name] = min(min_ttl, lives.get(name, min_ttl))
         return schedule_targets(self._store, self._commit.project, lives, self._moment)
 
 
@@ -305,12 +305,12 @@ class TransactionController:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
         self._store.schedule_expiry(layout.whole(project), expires, moment)
-        least = min(draft.ttl for draft in drafts) * 1000
+        min_ttl_ms = min(draft.ttl for draft in drafts) * 1000
         terms = [
             b"%d" % moment,
             layout.text(stage),
             keys.name,
-            *(b"%d" % term for term in (expires, max_bytes, max_messages, least)),
+            *(b"%d" % term for term in (expires, max_bytes, max_messages, min_ttl_ms)),
         ]
         more = [keys.transactions, layout.content(project, stage)]
         if idempotency_key is not None:

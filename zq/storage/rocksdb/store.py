@@ -283,14 +283,14 @@ class Store(ordered.Store):
         except Exception as error:
             raise unavailable_error() from error
 
-    def flush_beyond(self, most: int) -> None:
-        """Flush the large write buffers if all write buffers together exceed ``most`` bytes."""
+    def flush_beyond(self, max_bytes: int) -> None:
+        """Flush the large write buffers if all write buffers together exceed ``max_bytes``."""
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
-        if sum(sizes.values()) <= most:
+        if sum(sizes.values()) <= max_bytes:
             return
         try:
             for family, size in sizes.items():
-                if size > most // len(sizes):
+                if size > max_bytes // len(sizes):
                     self._views[family].flush()
         except Exception as error:
             raise unavailable_error() from error
