@@ -230,10 +230,10 @@ def test_history_is_read_by_time_and_replayed(client: Any) -> None:
     assert bodies(queue.history(living=True)) == [0, 1, 2]
     soon = datetime.now(UTC) + timedelta(minutes=1)
     assert list(queue.history(since=soon)) == []
-    page = queue.history_stretch(0, page=1)
-    assert bodies([*page.messages, *queue.history_stretch(page.end).messages]) == [0, 1]
-    assert queue.history_stretch(0, living=True, page=2).end == 2
-    assert queue.history_stretch(0, since=soon).end is None
+    page = queue.read_history_page(0, page=1)
+    assert bodies([*page.messages, *queue.read_history_page(page.end).messages]) == [0, 1]
+    assert queue.read_history_page(0, living=True, page=2).end == 2
+    assert queue.read_history_page(0, since=soon).end is None
     assert queue.replay_dry_run([ids[0], "gone"]).lost == ["gone"]
     assert queue.replay(ids[:1]) == 1
     assert queue.replay(until=soon, limit=1) == 1
@@ -248,9 +248,9 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
     second, _ = topic.publish_batch(["Rome", "Bern"], ttl=120)
     assert bodies(topic.list()) == ["Oslo", "Rome", "Bern"]
     assert bodies(topic.list(after=first, page=1)) == ["Rome", "Bern"]
-    page = topic.stretch(0, page=2)
+    page = topic.read_page(0, page=2)
     assert (bodies(page.messages), page.gap) == (["Oslo", "Rome"], None)
-    assert bodies(topic.stretch(page.end).messages) == ["Bern"]
+    assert bodies(topic.read_page(page.end).messages) == ["Bern"]
     assert topic.get(second).body == "Rome"
     assert bodies(topic.get_many([first, second])) == ["Oslo", "Rome"]
     third = topic.publish("Kyiv", attributes={"kind": "city", "raw": b"\x00"})

@@ -27,10 +27,10 @@ from zq.client.posting import (
     with_first_id,
 )
 from zq.client.queues import QueueOperations
-from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_pages, stretch_call
+from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_page_call, message_pages
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionOperations
-from zq.client.values import Delivery, Draft, Event, Gap, Message, Stretch, Worked
+from zq.client.values import Delivery, Draft, Event, Gap, Message, MessagePage, Worked
 from zq.errors import Invalid, NotAuthorized
 from zq.wire.attributes import Attribute
 
@@ -85,13 +85,13 @@ class TopicOperations(SubscriptionOperations):
         return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
-    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+    def read_page(self, after: int, *, page: int | None = None) -> Call[MessagePage[Message]]:
         """Return a page of messages after the sequence number ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``. If messages before the page were trimmed, the
         page has a ``gap``.
         """
-        return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
+        return message_page_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
 class Publishing(TypedDict, total=False):

@@ -23,7 +23,7 @@ from zq.client.calls import (
     pages,
     read_empty,
 )
-from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
+from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_page_call, message_pages, messages_call
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
@@ -31,11 +31,11 @@ from zq.client.values import (
     Finished,
     LiveClaim,
     Message,
+    MessagePage,
     Messages,
     RedriveDryRun,
     Redriven,
     ReplayDryRun,
-    Stretch,
 )
 from zq.errors import Invalid
 from zq.model import Fence, SettleResult
@@ -394,18 +394,18 @@ class QueueOperations(SubscriptionOperations):
         return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
-    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+    def read_page(self, after: int, *, page: int | None = None) -> Call[MessagePage[Message]]:
         """Return a page of live messages after the sequence number ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``.
         """
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
-        return stretch_call(
+        return message_page_call(
             MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
         )
 
     @operation
-    def history_stretch(
+    def read_history_page(
         self,
         after: int,
         *,
@@ -413,13 +413,13 @@ class QueueOperations(SubscriptionOperations):
         until: datetime | None = None,
         living: bool = False,
         page: int | None = None,
-    ) -> Call[Stretch[Finished]]:
+    ) -> Call[MessagePage[Finished]]:
         """Return a page of ``history`` after the marker ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``.
         """
         params = _history_params(since, until, living, page)
-        return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
+        return message_page_call(FINISHED, self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]

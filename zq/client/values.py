@@ -147,7 +147,7 @@ class Gap(Struct, frozen=True):
     resumes: int | None
 
 
-class Stretch(Struct, Generic[M_co], frozen=True):
+class MessagePage(Struct, Generic[M_co], frozen=True):
     """A page of messages.
 
     ``end`` is the marker after which the next page starts. If the page is empty, ``end`` is ``None``.
@@ -157,7 +157,7 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     end: int | None
     gap: Gap | None = None
     """Gap in the topic's log before this page."""
-    looked: int | None = None
+    position: int | None = None
     """Position up to which a topic was searched, if the page is empty."""
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from zq.client import Message, Stretch
+from zq.client import Message, MessagePage
 from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
 from zq.spark.rows import RowConverter
@@ -68,17 +68,17 @@ class Log:
     since: datetime | None = None
     until: datetime | None = None
 
-    def after(self, position: int, page: int) -> Stretch[Message]:
+    def after(self, position: int, page: int) -> MessagePage[Message]:
         """Return up to ``page`` messages after a position, and the position of the last returned message."""
         client = self.connection.client()
         if self.state == "topic":
-            return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
+            return self._check_gap(position, client.topic(self.name).read_page(position, page=page))
         queue = client.queue(self.name)
         if self.state == "live":
-            return queue.stretch(position, page=page)
+            return queue.read_page(position, page=page)
         living = self.state == "all"
-        found = queue.history_stretch(position, page=page, living=living, since=self.since, until=self.until)
-        return Stretch([*found.messages], found.end)
+        found = queue.read_history_page(position, page=page, living=living, since=self.since, until=self.until)
+        return MessagePage([*found.messages], found.end)
 
     def first(self, position: int) -> int | None:
         """Return the position of the first message after ``position``, or ``None`` if no message follows."""
@@ -142,7 +142,7 @@ class Log:
         page_size: int = self.connection.client().limits()["max_messages_per_page"]
         return page_size
 
-    def _check_gap(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
+    def _check_gap(self, position: int, found: MessagePage[Message]) -> MessagePage[Message]:
         if self.strict and position and found.gap is not None:
             raise TrimmedMessages(
                 f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "

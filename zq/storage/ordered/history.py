@@ -18,7 +18,7 @@ LAST: Final = 1 << 62
 # A time in seconds above all others.
 FAR: Final = 1e12
 # Minimum number of entries that a combined listing of messages and history reads per lock.
-STRETCH: Final = 256
+MIN_RANGE_ENTRIES: Final = 256
 
 
 class HistoryController:
@@ -60,7 +60,7 @@ class HistoryController:
                     if state is None:
                         break
                     left = max_bytes - sum(map(_size, items))
-                    more, start = _read_stretch(store, state, start, limit - len(items), left, layout.ms(now))
+                    more, start = _read_range(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
                 items = list(take_portion(found, max_bytes, _size))
                 if len(items) < len(found):
@@ -105,7 +105,7 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
     )
 
 
-def _read_stretch(
+def _read_range(
     store: Store, state: QueueState, start: int, want: int, max_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
     """Return up to ``want`` live messages and history entries, beginning at the sequence ``start``.
@@ -113,7 +113,7 @@ def _read_stretch(
     Also return the sequence at which the next call must begin. The first item is returned even if it exceeds
     ``max_bytes``. The caller holds the queue's lock.
     """
-    max_entries = max(want, STRETCH)
+    max_entries = max(want, MIN_RANGE_ENTRIES)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), max_entries))
     living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), max_entries))

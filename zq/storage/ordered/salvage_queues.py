@@ -241,7 +241,7 @@ class QueueSalvage:
 
     def _adopt(self, number: bytes) -> bool:
         """Create the queue ``salvaged-<number>`` for a lost queue. Return False if the project is unknown."""
-        key = self._orphans.get(number)
+        key = self._replacement_keys.get(number)
         if key is not None:
             self._salvage.lost.append(
                 f"The name, metadata and history of a queue are lost; its messages are now in {describe_queue(key)}"
@@ -252,7 +252,7 @@ class QueueSalvage:
         return key is not None
 
     @cached_property
-    def _orphans(self) -> dict[bytes, bytes]:
+    def _replacement_keys(self) -> dict[bytes, bytes]:
         """A mapping from the number of each lost queue to the key of its replacement in ``queues``.
 
         The replacement is a queue with the name ``salvaged-<number>``.

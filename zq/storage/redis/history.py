@@ -34,7 +34,7 @@ class HistoryController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment = layout.ms(now)
-        wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
+        wanted = [layout.pack_id(id) for id in dict.fromkeys(ids)]
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return replies.finished(blob, 0, moment)
 
