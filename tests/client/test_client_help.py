@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.servers import ZqServer
-from zq.client import AsyncClient, Client, Message, Retries, Worked
+from zq.client import AsyncClient, Client, Message, Retries, WorkResult
 from zq.client.calls import listing, operation
 from zq.errors import Unavailable
 
@@ -95,5 +95,5 @@ def test_work_counts_and_the_log_stays_quiet(running: ZqServer, caplog: pytest.L
                 raise ValueError("three")
 
         worked = queue.work(handle, concurrency=2, until_empty=True, wait=1, backoff=60)
-    assert worked == Worked(done=6, failed=1)
+    assert worked == WorkResult(done=6, failed=1)
     assert [record.name for record in caplog.records if record.name.startswith("http")] == []

@@ -11,7 +11,7 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.servers import ZqServer, wait_for
 from zq import errors
-from zq.client import Buried, Draft, Moved, Released, TypedValue
+from zq.client import BuryTerms, Draft, MoveTerms, ReleaseTerms, TypedValue
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     settled = queue.settle(
         claim.id,
         delete=[ids[0], "0" * 32],
-        release=[Released(ids[1], 30)],
-        move=[Moved(ids[2], "next", msgspec.Raw(b'"new"'))],
-        bury=[Buried(ids[3], "torn")],
+        release=[ReleaseTerms(ids[1], 30)],
+        move=[MoveTerms(ids[2], "next", msgspec.Raw(b'"new"'))],
+        bury=[BuryTerms(ids[3], "torn")],
     )
     assert (settled.deleted, settled.released, settled.moved, settled.buried) == (1, 1, 1, 1)
     assert settled.lost == ["0" * 32]

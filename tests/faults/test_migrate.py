@@ -31,7 +31,7 @@ from zq.conformance.topic_builders import Log
 from zq.errors import StartRefused, Unavailable
 from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef
-from zq.model.parcels import Fact, Parcel, facts
+from zq.model.parcels import Parcel, StoredItem, facts
 from zq.model.pools import pool_ref
 from zq.model.quotas import Work
 from zq.model.topics import Retention
@@ -173,7 +173,7 @@ def moved(pair: Pair, *, target: object = None, **options: object) -> tuple[int,
     return code, lines
 
 
-def contents(parcels: ParcelController, project: str, now: float) -> list[Fact]:
+def contents(parcels: ParcelController, project: str, now: float) -> list[StoredItem]:
     found: list[Parcel] = []
     after = ""
     while (page := parcels.export(project, after, 100, now)).next is not None:

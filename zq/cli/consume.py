@@ -30,7 +30,7 @@ from zq.cli.param_types import CLAIM_TTL, DELAY, Count
 from zq.cli.progress import WorkCounts, show_counts
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Delivery, Queue
-from zq.client.handles import Consuming
+from zq.client.handles import ConsumeArguments
 
 try:
     import fcntl
@@ -136,8 +136,8 @@ class ConsumeOptions(Struct, frozen=True):
     def claim_size(self, words: list[str]) -> int:
         return self.limit or (10 if words and not self.whole else 1000)
 
-    def consumer_options(self, words: list[str]) -> Consuming:
-        return Consuming(
+    def consumer_options(self, words: list[str]) -> ConsumeArguments:
+        return ConsumeArguments(
             batch=self.claim_size(words),
             ttl=self.ttl,
             wait=self.claim_wait,
@@ -211,7 +211,7 @@ def work_on_messages(
     counts.add_unstarted(consumer.work(handler, options.concurrency).unstarted)
 
 
-def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
+def print_messages(session: Session, queue: Queue, options: ConsumeArguments, counts: WorkCounts) -> None:
     """Print messages. Delete each message after the reader of standard output has read it."""
     consumer = queue.consume(**options)
     live = show_counts(counts, wanted=not sys.stdout.isatty())

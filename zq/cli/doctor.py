@@ -16,7 +16,7 @@ import click
 from zq import __version__, diagnosis
 from zq.cli.profiles import is_loopback
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Client, Listed
+from zq.client import Client, ListedResource
 from zq.client.calls import Call, Response, read_object
 from zq.clock import local_time
 from zq.diagnosis import DAY, Check, Finding, fail, judge_certificate, judge_clock, ok, skip, warn
@@ -102,7 +102,7 @@ class Doctor:
         return self._client.me()
 
     @cached_property
-    def _queues(self) -> list[tuple[Listed, Depth]]:
+    def _queues(self) -> list[tuple[ListedResource, Depth]]:
         listed = islice(self._client.queues(detailed=True), MAX_QUEUES)
         return [(queue, self._client.queue(queue.name).depth()) for queue in listed]
 

@@ -165,13 +165,13 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-class Blocking:
+class BlockingOperations:
     """Base class of blocking clients and handles. Their API methods send the request and return the result."""
 
     transport: Transport
 
 
-class Asynchronous:
+class AsyncOperations:
     """Base class of asynchronous clients and handles. Their API methods return awaitables."""
 
     transport: AsyncTransport
@@ -203,7 +203,7 @@ class ApiMethod:
     def _describe(self, bound: Any, target: Any) -> Any:
         bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__
         bound.__doc__ = self._make.__doc__
-        bound.__signature__ = self.signature(isinstance(target, Blocking))
+        bound.__signature__ = self.signature(isinstance(target, BlockingOperations))
         return bound
 
 
@@ -219,9 +219,9 @@ class operation(ApiMethod, Generic[P, T]):
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "operation[P, T]": ...
     @overload
-    def __get__(self, target: Blocking, owner: type[Any]) -> Callable[P, T]: ...
+    def __get__(self, target: BlockingOperations, owner: type[Any]) -> Callable[P, T]: ...
     @overload
-    def __get__(self, target: Asynchronous, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, target: AsyncOperations, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
@@ -244,14 +244,14 @@ class listing(ApiMethod, Generic[P, T]):
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "listing[P, T]": ...
     @overload
-    def __get__(self, target: Blocking, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, target: BlockingOperations, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, target: Asynchronous, owner: type[Any]) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, target: AsyncOperations, owner: type[Any]) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
         walk: Callable[[Any, Call[Page[T]]], Any] = (
-            _iterate_pages if isinstance(target, Blocking) else _iterate_pages_async
+            _iterate_pages if isinstance(target, BlockingOperations) else _iterate_pages_async
         )
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:

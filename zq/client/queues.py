@@ -28,19 +28,19 @@ from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
     Draft,
-    Finished,
+    FinishedMessage,
     LiveClaim,
     Message,
     MessagePage,
     Messages,
     RedriveDryRun,
-    Redriven,
+    RedriveResult,
     ReplayDryRun,
 )
 from zq.errors import Invalid
 from zq.model import Fence, SettleResult
 from zq.wire import extensions
-from zq.wire.answers import Depth, Replayed
+from zq.wire.answers import Depth, ReplayResult
 from zq.wire.attributes import Attribute
 from zq.wire.figures import Points
 from zq.wire.tokens import Share
@@ -257,9 +257,9 @@ class QueueOperations(SubscriptionOperations):
         claim: str,
         *,
         delete: Sequence[str] | Literal["*"] = (),
-        release: Iterable[extensions.Released] = (),
-        move: Iterable[extensions.Moved] = (),
-        bury: Iterable[extensions.Buried] = (),
+        release: Iterable[extensions.ReleaseTerms] = (),
+        move: Iterable[extensions.MoveTerms] = (),
+        bury: Iterable[extensions.BuryTerms] = (),
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
@@ -282,7 +282,7 @@ class QueueOperations(SubscriptionOperations):
         limit: int | None = None,
         ids: Iterable[str] | None = None,
         origin: str | None = None,
-    ) -> Call[Redriven]:
+    ) -> Call[RedriveResult]:
         """Move dead letters back to their origin queues, or to the queue ``to``.
 
         Args:
@@ -291,7 +291,7 @@ class QueueOperations(SubscriptionOperations):
             origin: Move only messages that came from this queue.
         """
         terms = _redrive_terms(to, limit, ids, origin)
-        return self._replay_call(self._path("redrive"), terms, decode_as(Redriven))
+        return self._replay_call(self._path("redrive"), terms, decode_as(RedriveResult))
 
     @operation
     def redrive_dry_run(
@@ -330,7 +330,7 @@ class QueueOperations(SubscriptionOperations):
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
         return self._replay_call(
-            path, terms, lambda response: msgspec.json.decode(response.body, type=Replayed).replayed
+            path, terms, lambda response: msgspec.json.decode(response.body, type=ReplayResult).replayed
         )
 
     @operation
@@ -357,7 +357,7 @@ class QueueOperations(SubscriptionOperations):
         bodies: Bodies = "whole",
         newest_first: bool = False,
         page: int | None = None,
-    ) -> Call[Page[Finished]]:
+    ) -> Call[Page[FinishedMessage]]:
         """List finished messages in the order in which they finished.
 
         Args:
@@ -413,7 +413,7 @@ class QueueOperations(SubscriptionOperations):
         until: datetime | None = None,
         living: bool = False,
         page: int | None = None,
-    ) -> Call[MessagePage[Finished]]:
+    ) -> Call[MessagePage[FinishedMessage]]:
         """Return a page of ``history`` after the marker ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``.

@@ -50,7 +50,7 @@ class Record(Struct, frozen=True):
     spans: dict[int, Span]
 
 
-class About(Struct, frozen=True):
+class ProcessInfo(Struct, frozen=True):
     """The fields of this process's status report that never change."""
 
     store: str = ""
@@ -72,7 +72,7 @@ class State(Struct, frozen=True):
 class Exchange:
     """The exchange of counts and status reports with the other server processes."""
 
-    def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
+    def __init__(self, documents: DocumentController, about: ProcessInfo, began: Seconds) -> None:
         self._records = Reports(documents, KIND, RECORD_TTL, Record)
         self._about = about
         self._began = began

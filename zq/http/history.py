@@ -70,7 +70,7 @@ class HistoryReplay:
             return
         replayed = self._history.replay(req.context.queue, req.context.client, terms)
         req.context.messages = replayed
-        resp.data = wire.encode(answers.Replayed(replayed))
+        resp.data = wire.encode(answers.ReplayResult(replayed))
 
 
 def _max_replayed(terms: extensions.ReplayTerms) -> int:

@@ -76,7 +76,7 @@ class CommitCollection(WorkCollection):
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         if committed.open:
             _mark_open(resp)
-        resp.data = wire.encode(answers.Committed(committed.published, committed.deleted, committed.replayed))
+        resp.data = wire.encode(answers.CommitResult(committed.published, committed.deleted, committed.replayed))
 
 
 class CommitItem:

@@ -38,7 +38,7 @@ from zq.serving.migration_record import DEPLOYMENT, KIND, SOURCE, SourceRecord, 
 from zq.serving.settings import Configuration
 from zq.storage import connect, find_driver
 from zq.storage.api import Storage
-from zq.storage.capabilities import Migratable, ParcelController
+from zq.storage.capabilities import MigratableStorage, ParcelController
 
 USAGE: Final = "zq-server migrate rocksdb:///var/lib/zq redis://127.0.0.1/0"
 # Number of parcels in one page.
@@ -69,7 +69,7 @@ NOT_MOVED: Final = {
 }
 
 
-class Incomplete(ZqError):
+class MigrationIncomplete(ZqError):
     """Raised if a migration ends early, after it has changed the target."""
 
 
@@ -82,7 +82,7 @@ class Store(NamedTuple):
     @property
     def parcels(self) -> ParcelController:
         opened: object = self.storage
-        if not isinstance(opened, Migratable):
+        if not isinstance(opened, MigratableStorage):
             raise StartRefused("The driver of the store does not support migrate.")
         return opened.parcels
 
@@ -229,7 +229,7 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Both stores are compared.")
         migration.compare(record)
         migration.finish(record)
-    except (Incomplete, StartRefused) as error:
+    except (MigrationIncomplete, StartRefused) as error:
         report(str(error))
         return 1
     except Unavailable as error:
@@ -291,7 +291,7 @@ class Migration:
         return record
 
     def copy(self, record: TargetRecord) -> None:
-        """Copy the projects, beginning at the position in the record. Raises ``Incomplete`` if a store fails."""
+        """Copy the projects from the position in the record. Raises ``MigrationIncomplete`` if a store fails."""
         copied, noted, reported = 0, 0.0, time.monotonic()
         self._note(record)
         with _failures_of("source"):
@@ -329,7 +329,7 @@ class Migration:
             self._note(replace(record, project="", after=""))
             for line in differences:
                 self._report(line)
-            raise Incomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
+            raise MigrationIncomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
 
     def finish(self, record: TargetRecord) -> None:
         """Record in both stores that the migration is complete."""
@@ -469,7 +469,7 @@ class Migration:
             with _failures_of("target"):
                 self._to.adopt(project, _movable(project, parcels), self._target.now())
         except Invalid as error:
-            raise Incomplete(
+            raise MigrationIncomplete(
                 f"The target cannot store an item of project {project!r}: {error} The source still has all its data. "
                 "Use another target."
             ) from error
@@ -528,16 +528,18 @@ class Migration:
 
 @contextmanager
 def _failures_of(which: str) -> Iterator[None]:
-    """Convert the errors ``Unavailable`` and ``CommitRunning`` of the ``with`` block to ``Incomplete``.
+    """Convert the errors ``Unavailable`` and ``CommitRunning`` of the ``with`` block to ``MigrationIncomplete``.
 
     ``which`` names the store that the block uses: source or target.
     """
     try:
         yield
     except Unavailable as error:
-        raise Incomplete(f"The {which} has failed: {error} {AGAIN}") from error
+        raise MigrationIncomplete(f"The {which} has failed: {error} {AGAIN}") from error
     except CommitRunning as error:
-        raise Incomplete(f"A commit is under way in the {which}, so a server uses it. Stop it. {AGAIN}") from error
+        raise MigrationIncomplete(
+            f"A commit is under way in the {which}, so a server uses it. Stop it. {AGAIN}"
+        ) from error
 
 
 def _encode(content: object) -> bytes:

@@ -52,7 +52,7 @@ class Scan:
     last: Message | None
     whole: bool = False
     """Whether the scan has reached the end of the log."""
-    looked: int | None = None
+    position: int | None = None
     """Position up to which a topic was searched, if no messages were found."""
 
 
@@ -103,7 +103,7 @@ class Log:
         while rows < max_rows:
             found = self.after(end, min(page, max_rows - rows))
             if found.end is None:
-                return Scan(end, rows, last, whole=True, looked=found.looked)
+                return Scan(end, rows, last, whole=True, position=found.position)
             end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
         return Scan(end, rows, last)
 

@@ -15,7 +15,7 @@ from zq.client import Message, Queue
 from zq.errors import ClaimNotFound, Fenced, QueueNotFound, ZqError
 from zq.model import Fence
 from zq.spark.options import ClaimingOptions, Connection
-from zq.wire.extensions import Released
+from zq.wire.extensions import ReleaseTerms
 
 # Maximum number of claims per batch. A commit accepts no more claims.
 MAX_CLAIMS: Final = 1000
@@ -180,7 +180,7 @@ class BatchClaimer:
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
-                self._queue().settle(name, release=map(Released, ids), fence=self._fence)
+                self._queue().settle(name, release=map(ReleaseTerms, ids), fence=self._fence)
             except ClaimNotFound:
                 continue
             except ZqError:

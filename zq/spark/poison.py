@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType
 
 from zq.errors import Invalid, ZqError
 from zq.spark.failures import MAX_REASON_LENGTH
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 # The column in which a stage states why it rejects a row.
 ERROR: Final = "_error"
@@ -140,15 +140,15 @@ def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
-def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
+def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[BuryTerms]]:
     """Yield batches of rejected messages, which the caller moves to the dead-letter queue.
 
     Each message is yielded with the reason for its rejection. A batch has at most ``room`` bytes of JSON, unless it
     contains only one message.
     """
-    some, size = list[Buried](), 0
+    some, size = list[BuryTerms](), 0
     for one, reason in rejected.items():
-        letter = Buried(one, reason)
+        letter = BuryTerms(one, reason)
         length = len(msgspec.json.encode(letter)) + 1
         if some and size + length > room:
             yield some

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from zq import clock
 from zq.client import Message
-from zq.client.values import Finished
+from zq.client.values import FinishedMessage
 from zq.errors import Invalid, ZqError
 from zq.spark.browse import Log, PositionRange, Scan, read_range, split_range
 from zq.spark.options import ReadingOptions
@@ -148,7 +148,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``MessagesLost`` if the history entry at ``start["next"]`` no longer exists.
         """
         if self.is_topic:
-            self.passed = max(self.passed, found.looked or 0)
+            self.passed = max(self.passed, found.position or 0)
             if self.passed > start["after"] and self._is_due("passed"):
                 return make_offset(self.passed)
         elif self.kept:
@@ -245,7 +245,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return second
 
     def _moment(self, message: Message) -> int:
-        moment = message.finished if isinstance(message, Finished) else None
+        moment = message.finished if isinstance(message, FinishedMessage) else None
         if self.options.state != "history" or moment is None:
             moment = message.created
         assert moment is not None

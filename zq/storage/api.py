@@ -52,7 +52,7 @@ from zq.model import (
     Position,
     Queue,
     QueueRef,
-    Ready,
+    ReadyMessages,
     Seconds,
     Settlement,
     SettleResult,
@@ -106,7 +106,7 @@ class QueueController(Protocol):
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Return the counts of unexpired messages, and the oldest and newest message (None in an empty queue)."""
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         """Return the number of ready messages, and the time when the next delayed or claimed message becomes ready.
 
         The number is counted up to ``max_count``. The time is None if no message is delayed or claimed. It is a hint,

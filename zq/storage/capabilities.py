@@ -118,7 +118,7 @@ class ParcelController(Protocol):
 
 
 @runtime_checkable
-class Migratable(Protocol):
+class MigratableStorage(Protocol):
     """A storage whose projects can be moved to another store."""
 
     @property
@@ -126,7 +126,7 @@ class Migratable(Protocol):
 
 
 @runtime_checkable
-class Levelled(Protocol):
+class LevelledStorage(Protocol):
     """A ``Storage`` whose store records its level, which determines the versions of zq that can use the store.
 
     Opening the store checks the level; see ``zq.model.levels``.

@@ -78,7 +78,7 @@ class SubscriptionCollection(_Resource):
         terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")
         made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
-        resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.Subscribed(made.id, made.secret))
+        resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.SubscribeResult(made.id, made.secret))
 
 
 class ProjectSubscriptions:
@@ -205,7 +205,7 @@ class DeliveryCollection:
     def on_post(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         """Send a test message to the subscriber."""
         message = self._deliveries.test(_source(req, self._kind), subscription)
-        resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.Tested(message))
+        resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.SubscriptionTestResult(message))
 
     def on_delete(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))

@@ -102,7 +102,7 @@ def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -
     """Encode a message found by id, with its queue and its state."""
     queue, entry = found.queue.name, found.entry
     state = entry.message.state(now).value if entry.outcome is None else "finished"
-    return encode(answers.Located(queue, state, _format_entry(queue, entry, now, detailed, starts)))
+    return encode(answers.LocatedMessage(queue, state, _format_entry(queue, entry, now, detailed, starts)))
 
 
 def messages(

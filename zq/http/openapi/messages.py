@@ -77,7 +77,7 @@ def _all_messages(limits: Limits) -> Json:
     stage = query("stage", FREE_NAMES, "Store the messages in this stage, invisible until a commit publishes them.")
     posted = {
         201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed", "Warning"),
-        202: answer("Staged.", "Staged", "Idempotency-Replayed", "Warning"),
+        202: answer("Staged.", "StageResult", "Idempotency-Replayed", "Warning"),
     }
     removed: dict[int, Json | str] = {
         200: answer("The popped messages.", "PoppedMessages", "Retry-After"),
@@ -124,7 +124,7 @@ def _one_message() -> Json:
             "get": operation(
                 "find_message",
                 "Find a message in the project, or its latest history entry",
-                {200: "Located"},
+                {200: "LocatedMessage"},
                 parameters=[BODIES, DETAILED],
                 errors=[404],
             )
@@ -273,8 +273,8 @@ def transactions() -> Json:
                 "commit",
                 "Publish stages and settle claims atomically",
                 {
-                    200: "Committed",
-                    202: answer("The commit is still running; retry.", "Committed", "Retry-After"),
+                    200: "CommitResult",
+                    202: answer("The commit is still running; retry.", "CommitResult", "Retry-After"),
                 },
                 parameters=[FENCE],
                 body=body("CommitTerms", required=True),

@@ -82,7 +82,7 @@ SNAPSHOT_BATCH: Final = 100_000
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
-class Aborted(Exception):
+class TransactionAborted(Exception):
     """Raised to abort a transaction that must not be retried."""
 
 
@@ -384,7 +384,8 @@ class StoreClient:
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
-            Aborted: ``work`` raised it, or a conflict occurred and ``retry_conflicts`` is False. Nothing has changed.
+            TransactionAborted: ``work`` raised it, or a conflict occurred and ``retry_conflicts`` is False. Nothing has
+                changed.
             Unavailable: It is unknown whether the transaction was committed.
         """
         pause = FIRST_PAUSE
@@ -399,7 +400,7 @@ class StoreClient:
                     self._commit(session)
                     self._committed(session)
                     return result
-                except Aborted:
+                except TransactionAborted:
                     self.transactions.add("outdated")
                     raise
                 except PyMongoError as error:
@@ -410,7 +411,7 @@ class StoreClient:
                     if not is_transient(error) or self._is_late():
                         raise
                     if not retry_conflicts and is_conflict(error):
-                        raise Aborted from error
+                        raise TransactionAborted from error
             if time.monotonic() > patient_until:
                 end_orphans(self.pymongo)
                 patient_until = time.monotonic() + PATIENCE

@@ -26,7 +26,7 @@ from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, UnfinishedCo
 from zq.storage.capabilities import check_size, check_stage
 from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import check_fence
-from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.client import LONGEST_PAUSE, Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -132,7 +132,7 @@ class Commits:
             return self._clean(record, max_messages)
         try:
             self._step(record, work)
-        except Aborted:  # other servers have completed the commit
+        except TransactionAborted:  # other servers have completed the commit
             return False
         self._announce_ready(entered)
         self._events.reached(step)
@@ -184,7 +184,7 @@ class Commits:
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
-        except Aborted:
+        except TransactionAborted:
             return None
         record = begun.record
         self._announce_ready(begun.entered)
@@ -205,7 +205,7 @@ class Commits:
             claims = producers.claims(former) if "state" in former else []
             return CommitStart(former, (), self._reservations.find_holdings(claims, clock.start, session))
         if "state" in former or (producers.has_last_batch(former, clock.start) and commit.batch <= former["batch"]):
-            raise Aborted
+            raise TransactionAborted
         if commit.fence is not None:
             check_fence(self._client, session, commit.project, commit.fence)
         kept = self._stages.find(commit, clock.start, session)
@@ -243,7 +243,7 @@ class Commits:
         except (ClaimLapsed, Fenced, StageNotFound):
             self._abort(record, clock)
             raise
-        except Aborted:
+        except TransactionAborted:
             raise CommitRunning from None  # the preparation took too long, and another server has aborted it
         self._events.reached(Step.DECIDED)
         return record
@@ -366,7 +366,7 @@ class Commits:
                 noted["$inc"] = {**noted.get("$inc", {}), "turn": 1}
                 changed = self._client.modify({"query": doc_id, "update": noted, "new": True}, session)
                 return changed or {}
-            raise Aborted
+            raise TransactionAborted
 
         with self._client.verb():
             return self._client.transaction(work)

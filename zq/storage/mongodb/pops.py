@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from zq.model import Outcome
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.changes import FinishTerms, finish
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.group_commit import FAULTS
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -69,7 +69,7 @@ class Pops:
         try:
             with self._client.locks.locked(*{pop.key.history_counter for pop in pops if pop.history}):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
-        except Aborted:
+        except TransactionAborted:
             self._apart_until = time.monotonic() + APART
             return [False] if len(requests) == 1 else [self._execute([request])[0] for request in requests]
         return [True] * len(requests)
@@ -79,7 +79,7 @@ class Pops:
         wheres = [self._client.where(pop.key, _id={"$in": pop.doc_ids}, **pop.unchanged) for pop in plain]
         statements = [{"q": where, "limit": 0, "hint": "_id_"} for where in wheres]
         if plain and self._client.delete(statements, session) != sum(len(pop.found) for pop in plain):
-            raise Aborted
+            raise TransactionAborted
         for pop in pops:
             if pop.history:
                 self._finish(pop, session)
@@ -90,4 +90,4 @@ class Pops:
         # A message that was purged after the search must not become a history entry.
         counters = self._client.find(counters_of(self._client, [pop.key]), fields=FLOORS, session=session)
         if any(found["k"] <= floor_of(counter) for counter in counters for found in pop.found):
-            raise Aborted
+            raise TransactionAborted

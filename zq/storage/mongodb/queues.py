@@ -7,7 +7,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
 from zq.model.stats import Depth, Measure
 from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import StoreClient
@@ -124,18 +124,18 @@ class QueueController:
             entered=entered,
         )
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             known = self._lookup.get(key)
             if known is None:
-                return Ready(0, None)
+                return ReadyMessages(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, max_count, moment, floor) if max_count else 0
             # When the claimed head of a group expires, the next message is ready. Only the group's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
-        return Ready(count, min(later) / 1000 if later else None)
+        return ReadyMessages(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)

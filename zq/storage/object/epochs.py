@@ -38,7 +38,7 @@ PATIENCE: Final = 1.0
 RECENT: Final = 1.0
 
 
-class TakenOver(Exception):
+class TakeoverLost(Exception):
     """An error that is raised if another server takes over the store during this server's takeover."""
 
 
@@ -173,10 +173,10 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening record of an epoch. Raises ``TakenOver`` if another server has already fenced the epoch."""
+    """Write the opening record of an epoch. Raises ``TakeoverLost`` if another server has already fenced the epoch."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
-        raise TakenOver
+        raise TakeoverLost
 
 
 def check_layout(opening: Opening, layout: str) -> None:

@@ -24,7 +24,7 @@ from zq.storage.object.epochs import (
     Proof,
     RestorePoints,
     Span,
-    TakenOver,
+    TakeoverLost,
     check_layout,
     depose,
     extend_chain,
@@ -155,7 +155,7 @@ class Owner(Directory):
                 epoch = self._win_turn(standby, patience)
                 try:
                     return self._take_over(standby, epoch, filtered)
-                except TakenOver as taken:
+                except TakeoverLost as taken:
                     self._fall_behind(taken)
                 # Two servers whose restores take longer than this would otherwise depose each other for ever.
                 patience *= 2

@@ -21,7 +21,7 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.storage.object import entries
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Span, TakenOver, log_name
+from zq.storage.object.epochs import Head, Span, TakeoverLost, log_name
 from zq.storage.object.objects import Objects
 
 # Number of records that are read concurrently.
@@ -128,7 +128,7 @@ def close_log_by_position(
     """Close the log of an epoch that is fenced by position, and return the position of the last fence.
 
     Call ``each`` with every valid record after ``base``. ``successor`` is the number of the epoch that writes the
-    fences. Raises ``TakenOver`` if a later epoch has written a fence.
+    fences. Raises ``TakeoverLost`` if a later epoch has written a fence.
     """
 
     def fence(position: int) -> bool:
@@ -139,7 +139,7 @@ def close_log_by_position(
     while True:
         for record in read_records(objects, epoch, base, None, acknowledged, True):
             if record.epoch > successor:
-                raise TakenOver
+                raise TakeoverLost
             closed = closed or record.epoch > epoch
             if record.epoch == epoch and record.batches and not closed:
                 each(record)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from zq.errors import StoreDamaged
-from zq.model import UNBOUNDED, Grouping, Ready, State
+from zq.model import UNBOUNDED, Grouping, ReadyMessages, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
@@ -53,7 +53,7 @@ def take(
     return taken
 
 
-def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> Ready:
+def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> ReadyMessages:
     """Count up to ``max_count`` ready messages, and find when the next becomes ready; see ``QueueController.ready``."""
     scan = GroupScan(store, state, now)
     count = 0
@@ -63,7 +63,7 @@ def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> Re
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     moments = (layout.triple.unpack(key)[1] for key, _ in later)
-    return Ready(count, next((moment / 1000 for moment in moments), None))
+    return ReadyMessages(count, next((moment / 1000 for moment in moments), None))
 
 
 def count_depth(store: Store, state: QueueState, expired: int, now: int, max_count: int) -> Depth:

@@ -13,7 +13,7 @@ from zq.storage.ordered import due, layout, stages
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
 from zq.storage.ordered.salvage_copy import SalvageState
-from zq.storage.ordered.stages import OpenCommit, StageRest
+from zq.storage.ordered.stages import OpenCommit, UnpublishedRange
 from zq.storage.ordered.store import TOP
 
 # TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
@@ -76,7 +76,7 @@ class CommitSalvage:
             self._salvage.lost.append(UNKNOWN)
             self._report_orphans()
 
-    def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
+    def _copy_rest(self, producer: bytes, rest: UnpublishedRange) -> UnpublishedRange:
         """Copy the readable messages of a partly published stage, renumbered without gaps. Return the new range."""
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
@@ -91,7 +91,7 @@ class CommitSalvage:
         for index, (_, value) in enumerate(self._staged(number), begin):
             size += layout.decode_staged(value).draft.size
             self._salvage.save("staged messages", [("staged", layout.pair.pack(rest.number, index), value)])
-        return StageRest(rest.number, begin, begin + len(indexes), size)
+        return UnpublishedRange(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
         """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""

@@ -19,7 +19,7 @@ from zq.errors import Fenced, StageFull
 from zq.model import CommitResult, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
 from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, Staged
+from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, StagedMessage
 from zq.storage.ordered.store import Readable, Store, Write
 
 
@@ -58,16 +58,16 @@ def append_writes(
         raise StageFull
     writes = due.writes("stages", key, layout.encode(grown), due.parse_expiry(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
-        writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
+        writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(StagedMessage(queue, draft))))
     return writes
 
 
-def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
+def messages(store: Readable, stage: Stage) -> Iterator[StagedMessage]:
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
 
-def decode_message(value: bytes) -> Staged:
+def decode_message(value: bytes) -> StagedMessage:
     return layout.decode_staged(value)
 
 
@@ -113,7 +113,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
     return int.from_bytes(store.get("fences", key) or b"")
 
 
-class Reserved(Struct, array_like=True):
+class ReservedMessages(Struct, array_like=True):
     """Messages of one queue that an open commit will delete. ``history`` is their history retention in seconds."""
 
     number: int
@@ -121,7 +121,7 @@ class Reserved(Struct, array_like=True):
     sequences: list[int]
 
 
-class StageRest(Struct, array_like=True):
+class UnpublishedRange(Struct, array_like=True):
     """The messages of a stage that an open commit has not published yet: the indexes ``at <= index < end``."""
 
     number: int
@@ -139,8 +139,8 @@ class OpenCommit(Struct, array_like=True):
     batch: int
     published: int
     deleted: int
-    reserved: list[Reserved]
-    rests: list[StageRest]
+    reserved: list[ReservedMessages]
+    rests: list[UnpublishedRange]
 
 
 decode_commit = msgpack.Decoder(OpenCommit).decode

@@ -26,7 +26,7 @@ from zq.model.pools import (
     UNBOUND,
     Binding,
     Pool,
-    Unbound,
+    UnboundQueue,
     binding_ref,
     each,
     flavor_ref,
@@ -151,7 +151,7 @@ class Bindings:
         """Schedule the removal of a queue's binding after ``BINDING_RETENTION`` seconds. Call before the deletion."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
-            note = msgspec.json.encode(Unbound(queue.project, queue.name))
+            note = msgspec.json.encode(UnboundQueue(queue.project, queue.name))
             self._documents.put(unbound_ref(queue), note, now)
             marked = msgspec.json.encode(Binding(binding.pool, now))
             if self._documents.put(document.ref, marked, now, expected=document.version):

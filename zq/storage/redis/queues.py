@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -53,7 +53,7 @@ class QueueController:
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         moment = b"%d" % layout.ms(now)
         while True:
             found, expired, later = self._store.run(
@@ -61,7 +61,7 @@ class QueueController:
             )
             self._store.removals.add("read", expired)
             if found >= 0:
-                return Ready(min(found, max_count), float(later) / 1000 if later else None)
+                return ReadyMessages(min(found, max_count), float(later) / 1000 if later else None)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)
