@@ -22,7 +22,7 @@ JUMP = 1.0
 # Number of consecutive samples that confirm a larger step.
 MIN_AGREEING_SAMPLES = 3
 # Fraction by which the clock runs slower after the store's clock was set back, until the two agree.
-SLEW = 0.05
+SLEW_RATE = 0.05
 # Maximum number of consecutive samples per refresh. Sampling stops as soon as the error is at most ``EXACT``.
 SAMPLES = 5
 # Error in seconds up to which a sample is good enough.
@@ -30,7 +30,7 @@ EXACT = 0.01
 # Seconds after which no further consecutive sample is taken.
 SAMPLING_SECONDS = 1.0
 # Precision in seconds to which a store may round its time.
-GRAIN = 0.001
+TIME_PRECISION = 0.001
 # Seconds for which a sample is used. A slow reply may hide a small step of the store's clock.
 MEMORY = 60.0
 # Maximum relative drift between the clocks of two machines: a sample that is an hour old is 0.7 s less accurate.
@@ -163,7 +163,7 @@ class StoreClock:
         sent = self._monotonic()
         answered = self._read()
         received = self._monotonic()
-        return Offset(answered - received - GRAIN, answered - sent + GRAIN, received)
+        return Offset(answered - received - TIME_PRECISION, answered - sent + TIME_PRECISION, received)
 
     def _sharpen(self, began: float) -> None:
         for _ in range(SAMPLES - 1):
@@ -216,7 +216,7 @@ class StoreClock:
 
     def _slew(self, moment: float) -> None:
         if self._target < self._offset:
-            step = max(0.0, moment - self._slewed_at) * SLEW
+            step = max(0.0, moment - self._slewed_at) * SLEW_RATE
             self._offset = max(self._target, self._offset - step)
         self._slewed_at = max(self._slewed_at, moment)
 

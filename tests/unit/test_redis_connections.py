@@ -86,14 +86,14 @@ def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
 def test_a_connection_released_just_now_is_used_again_without_a_look(monkeypatch: pytest.MonkeyPatch):
     """A look takes a system call. One that was idle for longer is looked at, for the server may have closed it."""
     made, looks = pool(), []
-    monkeypatch.setattr(connections, "FRESH", 1000.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 1000.0)
     monkeypatch.setattr(Plain, "can_read", lambda connection, timeout=0: bool(looks.append(connection)))
     used = made.get_connection()
     looks.clear()
     made.release(used)
     assert made.get_connection() is used
     assert not looks
-    monkeypatch.setattr(connections, "FRESH", 0.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
     made.release(used)
     assert made.get_connection() is used
     assert looks

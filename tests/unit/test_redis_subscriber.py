@@ -103,7 +103,7 @@ def test_the_first_failure_is_logged_and_the_end_of_it(
 def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """One of whoever is told, or what no server should say, is a reason to connect again."""
     ear = Ear([b"x"] * 3, 0, KeyError("listener"), ValueError("said"))
-    monkeypatch.setattr(subscriber, "TOGETHER", 1)
+    monkeypatch.setattr(subscriber, "MAX_NOTICE_BATCH", 1)
     ear.start()
     wait_for(lambda: ear.read, SOON, "it hears")
     ear.close()
@@ -112,7 +112,7 @@ def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
 
 def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """As when its machine vanished, of which no connection tells."""
-    monkeypatch.setattr(subscriber, "QUIET", 0.02)
+    monkeypatch.setattr(subscriber, "IDLE_SECONDS", 0.02)
     ear = Ear([])
     ear.start()
     wait_for(lambda: "does not answer" in caplog.text, SOON, "it is given up")

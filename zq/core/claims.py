@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core import redelivery
-from zq.core.encryption import SET_ASIDE, Sealing
+from zq.core.encryption import UNREADABLE_DELAY, Sealing
 from zq.core.rules import Rules, RulesCache
 from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
@@ -119,7 +119,7 @@ class Claims:
         Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
         read = {message.id for message in shown}
-        away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
+        away = [Release(message.id, UNREADABLE_DELAY) for message in claim.messages if message.id not in read]
         if away:
             with suppress(ClaimNotFound):
                 self._claims.settle(queue, claim.id, Settlement(release=away), now)

@@ -11,7 +11,7 @@ from msgspec import UNSET, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core.creation import QueueCreation
-from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.core.encryption import UNREADABLE, UNREADABLE_DELAY, Sealing
 from zq.core.followers import Followers
 from zq.core.modes import Modes
 from zq.core.paging import list_messages
@@ -371,7 +371,7 @@ class Messages:
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
-            delay = min(SET_ASIDE, ttl - 1)
+            delay = min(UNREADABLE_DELAY, ttl - 1)
             terms = message.client, message.checksum, message.attributes, message.group
             drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
         self._messages.post(queue, drafts, now)

@@ -33,7 +33,7 @@ from zq.storage.api import Storage
 from zq.storage.capabilities import MissingCapability
 
 # A character that sorts after all characters that names may contain.
-LAST: Final = "\x7f"
+LAST_CHARACTER: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
@@ -133,7 +133,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
         ``prefix`` may contain only characters that are allowed in names.
         """
-        marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
+        marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST_CHARACTER) if prefix else after
         while True:
             page = self._queues.list(project, marker, READ_AHEAD)
             for queue in page.items:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from zq import __version__
 from zq.core.reports import Reports
-from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
+from zq.figures.counting import MAX_NAMES, OTHER_NAMES, IntervalCounts
 from zq.model import Seconds
 from zq.storage.api import DocumentController
 from zq.wire.figures import Server
@@ -151,6 +151,6 @@ def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     others = ranked[max_names:]
     single = len({row[0] for row in others}) <= max(1, max_names)
     for row in others:
-        name = (row[0] if single else "", OTHERS)
+        name = (row[0] if single else "", OTHER_NAMES)
         rest[name] = tuple(map(sum, zip(row[2:], rest.get(name, (0,) * len(row[2:])), strict=True)))
     return [*ranked[:max_names], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]

@@ -63,7 +63,7 @@ class HistoryReplay:
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.body(req, required=True))
-        weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))

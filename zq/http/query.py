@@ -206,7 +206,7 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
 
 
 def _reject_withheld(req: Request) -> None:
-    if heads.WITHHELD in req.env:
+    if heads.WITHHELD_KEY in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 
 

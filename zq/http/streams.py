@@ -23,7 +23,7 @@ from zq.errors import NotAuthorized, ZqError
 from zq.http import query, waiting
 from zq.http.authentication import check_again
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, Handover
+from zq.http.pending import HANDOVER_KEY, Handover
 from zq.model import limits
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -66,7 +66,7 @@ class _StreamResource:
         resp.set_header("X-Accel-Buffering", "no")
         account = req.context.account
         resp.stream = events = EventStream(stream, connection, check_again(req), account, self._rates.now)
-        handover: Handover | None = req.env.get(HANDOVER)
+        handover: Handover | None = req.env.get(HANDOVER_KEY)
         if handover is not None:
             handover.send(events)
 

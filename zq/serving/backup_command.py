@@ -26,8 +26,8 @@ P = ParamSpec("P")
 # URI scheme of stores that zq can back up.
 EMBEDDED: Final = "rocksdb:"
 VERIFY: Final = "verify"
-WHERE: Final = "Name the backup directory: zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
-WHICH: Final = "Name the backup: zq-server backup verify /srv/backups/20261125T100000.000Z"
+DIRECTORY_HINT: Final = "Name the backup directory: zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
+BACKUP_HINT: Final = "Name the backup: zq-server backup verify /srv/backups/20261125T100000.000Z"
 NO_BACKUPS: Final = {
     "memory": "A store in memory cannot be backed up: its data is lost when the server stops.",
     **dict.fromkeys(
@@ -88,10 +88,10 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     names = given.names
     if names[:1] == [VERIFY]:
         if len(names) != 2 or given.keep:
-            raise StartRefused(WHICH)
+            raise StartRefused(BACKUP_HINT)
         return print_report(_backups(EMBEDDED).verify(Path(names[1])))
     if len(names) != 1:
-        raise StartRefused(WHERE)
+        raise StartRefused(DIRECTORY_HINT)
     target, made_of = Path(names[0]), _backups(uri)
     made_of.check_target(target, uri)
     if not socket:

@@ -44,21 +44,21 @@ USAGE: Final = "zq-server migrate rocksdb:///var/lib/zq redis://127.0.0.1/0"
 # Number of parcels in one page.
 PAGE: Final = 500
 # Seconds for which the command watches the stored times for changes by servers.
-WATCH: Final = 5.0
+WATCH_SECONDS: Final = 5.0
 # Seconds between two updates of the record in the target, and between two lines of progress.
 RECORD_INTERVAL: Final = 1.0
 PROGRESS_INTERVAL: Final = 10.0
 # Maximum seconds by which the clocks of the two stores may differ.
 MAX_SKEW: Final = 60.0
 # Maximum number of messages that one slice of an open commit publishes or deletes.
-SLICE: Final = 1000
+COMMIT_SLICE: Final = 1000
 # Maximum number of names in an error message.
-NAMED: Final = 5
+MAX_NAMES: Final = 5
 # Prefix of an argument that names a file with the URI.
 FILE: Final = "@"
 EMBEDDED: Final = "rocksdb"
 RELEASE: Final = "zq-server migrate --release, with its URI."
-AGAIN: Final = "Do not serve the target. Repeat the command with --resume."
+RESUME_HINT: Final = "Do not serve the target. Repeat the command with --resume."
 NOT_MOVED: Final = {
     "memory": "A store in memory cannot be migrated: its data is lost when the server stops.",
     **dict.fromkeys(
@@ -97,7 +97,7 @@ class Options(NamedTuple):
     projects: Sequence[str] | None = None
     resume: bool = False
     drop_stages: bool = False
-    watch: float = WATCH
+    watch: float = WATCH_SECONDS
 
 
 class Digest:
@@ -157,12 +157,12 @@ def run(given: argparse.Namespace) -> int:
     with ExitStack() as opened:
         former = Store(opened.enter_context(closing(_open(source))), without_secrets(source))
         new = Store(opened.enter_context(closing(_open(target, is_new=True))), without_secrets(target))
-        options = Options(given.project, given.resume, given.drop_stages, WATCH)
+        options = Options(given.project, given.resume, given.drop_stages, WATCH_SECONDS)
         report = partial(print, flush=True)
         try:
             return migrate(former, new, options, report)
         except KeyboardInterrupt:
-            report(f"The migration was interrupted. {AGAIN}")
+            report(f"The migration was interrupted. {RESUME_HINT}")
             return 1
 
 
@@ -233,7 +233,7 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         report(str(error))
         return 1
     except Unavailable as error:
-        report(f"{error} {AGAIN}")
+        report(f"{error} {RESUME_HINT}")
         return 1
     report(f"The migration took {time.monotonic() - began:,.0f} seconds.")
     moved = "the source" if options.projects is None else "these projects from the source"
@@ -262,7 +262,7 @@ class Migration:
             raise StartRefused(obstacle)
         now, there = self._source.now(), self._target.now()
         for which, storage, moment in (("source", self._source, now), ("target", self._target, there)):
-            pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", NAMED, moment).items]
+            pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", MAX_NAMES, moment).items]
             if pools:
                 raise StartRefused(
                     f"The {which} has pools, whose queues are in other stores: {', '.join(pools)}. Remove the pools "
@@ -329,7 +329,7 @@ class Migration:
             self._note(replace(record, project="", after=""))
             for line in differences:
                 self._report(line)
-            raise MigrationIncomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
+            raise MigrationIncomplete(f"{RESUME_HINT} If the stores still differ then, use an empty target.")
 
     def finish(self, record: TargetRecord) -> None:
         """Record in both stores that the migration is complete."""
@@ -428,15 +428,15 @@ class Migration:
             )
         while opened := work.find_unfinished_commits(now):
             for commit in opened:
-                while work.continue_commit(commit.project, commit.producer, SLICE, now):
+                while work.continue_commit(commit.project, commit.producer, COMMIT_SLICE, now):
                     pass
 
     def _drop_stages(self) -> None:
         """Drop the stages of the projects to move."""
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
-            more = f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
-            names = ", ".join(f"{name} of project {project!r}" for project, name in stages[:NAMED])
+            more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
+            names = ", ".join(f"{name} of project {project!r}" for project, name in stages[:MAX_NAMES])
             raise StartRefused(
                 f"Stages of open transactions cannot be moved: {names}{more}. Let their producers commit them, or drop "
                 "them with --drop-stages."
@@ -535,10 +535,10 @@ def _failures_of(which: str) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        raise MigrationIncomplete(f"The {which} has failed: {error} {AGAIN}") from error
+        raise MigrationIncomplete(f"The {which} has failed: {error} {RESUME_HINT}") from error
     except CommitRunning as error:
         raise MigrationIncomplete(
-            f"A commit is under way in the {which}, so a server uses it. Stop it. {AGAIN}"
+            f"A commit is under way in the {which}, so a server uses it. Stop it. {RESUME_HINT}"
         ) from error
 
 

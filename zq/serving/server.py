@@ -110,7 +110,7 @@ def open_app(
     """
     made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
-    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.END_SIGNALS, end)
     if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
         LOG.warning("Waiting requests will delay shutdown, because the application was not loaded in the main thread.")
     return made.outermost()
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "mode":
             return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command == "upgrade":
-            socket, pause = ("", upgrade_command.PAUSE) if chosen.shared_store else (chosen.server.control, 0)
+            socket, pause = ("", upgrade_command.RECORD_WAIT) if chosen.shared_store else (chosen.server.control, 0)
             return upgrade_command.run(given, socket, lambda: closing(_open_existing(chosen)), pause)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
         code = _reject(refusal)
-        return lifecycle.REFUSED if given.command else code
+        return lifecycle.START_REFUSED_EXIT_CODE if given.command else code
 
 
 def _serve(configuration: Configuration) -> int:
@@ -418,7 +418,7 @@ def _reject(refusal: Exception) -> int:
     If the store is unavailable, the exit code is 1, so that systemd starts the server again.
     """
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
-    return 1 if isinstance(refusal, Unavailable) else lifecycle.REFUSED
+    return 1 if isinstance(refusal, Unavailable) else lifecycle.START_REFUSED_EXIT_CODE
 
 
 def __getattr__(name: str) -> object:

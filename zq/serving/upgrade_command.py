@@ -30,7 +30,7 @@ from zq.storage.pooling import PooledStorage
 PATH: Final = "/upgrade"
 # Seconds to wait in a shared store. Even if the records have expired early, because the store's clock has jumped, each
 # process publishes its record again.
-PAUSE: Final = INTERVAL + 2
+RECORD_WAIT: Final = INTERVAL + 2
 CONFLICT: Final = "Another command changed the level at the same time. Repeat the command."
 
 

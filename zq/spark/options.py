@@ -17,7 +17,7 @@ from zq.errors import Invalid
 from zq.model.attributes import trace_context
 
 # Options of all sources and the sink. Spark itself sets the last three.
-COMMON: Final = (
+COMMON_OPTIONS: Final = (
     *("url", "project", "token", "tokenFile", "clientId", "retryFor"),
     *("queue", "path", "checkpointLocation", "queryName"),
 )
@@ -38,7 +38,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 # Option names by their lower-case forms, which Spark passes.
-NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
+NAMES: Final = {name.lower(): name for names in (COMMON_OPTIONS, *ROLES.values()) for name in names}
 # Error message for the option ``idColumn``, which sinks of other systems have.
 NO_ID_COLUMN: Final = (
     "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
@@ -65,7 +65,7 @@ class OptionParser:
     def check_role(self, role: str) -> None:
         """Raise ``Invalid`` if an option is given that has no effect on this source or sink."""
         for name in self._texts:
-            if NAMES[name] not in (*COMMON, *ROLES[role]):
+            if NAMES[name] not in (*COMMON_OPTIONS, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
 
     def text(self, name: str) -> str | None:

@@ -16,7 +16,7 @@ from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
 from zq.http.authentication import get_peer
 from zq.http.context import Request
-from zq.http.tenant import PRESENTED
+from zq.http.tenant import IDENTITY_KEY
 from zq.model import Seconds
 from zq.sqs import sigv4
 from zq.sqs.accounts import ACCOUNT
@@ -102,7 +102,7 @@ def read_head(env: Mapping[str, Any]) -> Head:
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # no raw path, or an absolute URI
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
-    merged = {**env, **env.get(PRESENTED, {})}
+    merged = {**env, **env.get(IDENTITY_KEY, {})}
     headers = {name[5:].replace("_", "-").lower(): value for name, value in merged.items() if name[:5] == "HTTP_"}
     headers |= {header: env[name] for name, header in UNPREFIXED_HEADERS.items() if env.get(name)}
     secure = env.get("wsgi.url_scheme") == "https"

@@ -94,7 +94,7 @@ class ProjectSubscriptions:
         if any(allowance.visible(Verb.MANAGE, kind) is not None for kind in (Kind.QUEUE, Kind.TOPIC)):
             raise allowance.refusal("subscription:get_all")
         limit = query.integer(req, "limit")
-        weight.admit(req, weight.UNKNOWN)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT)
         seen = self._subscriptions.list_project(req.context.project, query.text(req, "marker"), limit)
         items = [_format_listed(each, seen.now) for each in seen.value.items]
         resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))

@@ -37,7 +37,7 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 # Label of all other methods.
 OTHER: Final = "OTHER"
 # Label of all queues beyond ``max_queues``.
-REST: Final = QueueRef("", "")
+OTHER_QUEUES: Final = QueueRef("", "")
 
 # The value of the metric ``mode`` is an index of this sequence.
 MODES: Final = tuple(Mode)
@@ -249,7 +249,7 @@ class Metrics(Events):
             return
         if queue not in self._queues:
             if len(self._queues) >= self._options.max_queues:
-                queue = REST
+                queue = OTHER_QUEUES
             else:
                 self._queues.add(queue)
         self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)

@@ -48,7 +48,7 @@ HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
 # An entry of queue_ttl: a name pattern and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
 # Similarity from which a name counts as a misspelt option; 1 means equal.
-ALIKE: Final = 0.8
+MIN_SIMILARITY: Final = 0.8
 # Environment variables of all options.
 VARIABLES: Final = tuple(variable(section, option.name) for section, options in OPTIONS.items() for option in options)
 # Environment variable prefix of each section.
@@ -304,7 +304,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
             continue
-        alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
+        alike = get_close_matches(name.upper(), VARIABLES, 1, MIN_SIMILARITY)
         if alike or name.startswith(PREFIXES):
             hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
             yield f"The variable {name} is ignored, because there is no such option{hint}"

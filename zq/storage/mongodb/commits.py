@@ -31,7 +31,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
-from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, next_drafts, publish
+from zq.storage.mongodb.stages import BEGINNING, UNCOUNTED_FLAG, Progress, Stages, fits, next_drafts, publish
 
 # Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
@@ -42,7 +42,7 @@ LONGEST_REST: Final = 0.2
 # Maximum number of commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
 # Maximum number of searches per maintenance round.
-ROUNDS: Final = 100
+MAX_SEARCHES: Final = 100
 
 
 class RunningClock:
@@ -162,7 +162,7 @@ class Commits:
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
         overdue: BsonDocument = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
-        for _ in range(ROUNDS):
+        for _ in range(MAX_SEARCHES):
             with self._client.verb():
                 found = self._client.find(overdue, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
             removed += sum(self._resume(one, now) for one in found)
@@ -211,7 +211,7 @@ class Commits:
         kept = self._stages.find(commit, clock.start, session)
         for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=False):
             check_stage(commit, name, stage["count"])
-        published = sum(stage["count"] for stage in kept if BESIDE not in stage)
+        published = sum(stage["count"] for stage in kept if UNCOUNTED_FLAG not in stage)
         held = self._reservations.find_holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         deleted = sum(map(len, held.values()))
         check_size(CommitResult(commit.batch, published, deleted), bounds)
@@ -276,7 +276,7 @@ class Commits:
         if fence is not None:
             check_fence(self._client, session, layout.decode_text(record["project"]), fence)
         self._reservations.check_removals(begun.held, session)
-        published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
+        published = sum(stage["count"] for stage in record["publish"] if UNCOUNTED_FLAG not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 

@@ -17,7 +17,7 @@ from zq.storage.mongodb.shared_commands import CAPACITY, PARALLEL
 from zq.storage.mongodb.unions import FLOORS
 
 # Seconds for which pops do not share transactions after one was aborted.
-APART: Final = 2.0
+SEPARATE_SECONDS: Final = 2.0
 
 
 class Pop(NamedTuple):
@@ -38,9 +38,9 @@ class Pops:
     """The component that removes popped messages for all threads of a process.
 
     Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted. Each
-    request of the group then runs in its own transaction. For the next ``APART`` seconds, new requests do not share
-    transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other queues. On
-    a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
+    request of the group then runs in its own transaction. For the next ``SEPARATE_SECONDS`` seconds, new requests do
+    not share transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other
+    queues. On a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -70,7 +70,7 @@ class Pops:
             with self._client.locks.locked(*{pop.key.history_counter for pop in pops if pop.history}):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
         except TransactionAborted:
-            self._apart_until = time.monotonic() + APART
+            self._apart_until = time.monotonic() + SEPARATE_SECONDS
             return [False] if len(requests) == 1 else [self._execute([request])[0] for request in requests]
         return [True] * len(requests)
 

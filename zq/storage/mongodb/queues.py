@@ -20,8 +20,8 @@ from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.unions import aggregate_with
 from zq.storage.mongodb.usage import UsageEstimates
 
-EXISTING = {"n": {"$exists": True}}
-MISSING = {"n": {"$exists": False}}
+EXISTING_FILTER = {"n": {"$exists": True}}
+MISSING_FILTER = {"n": {"$exists": False}}
 # The fields of a queue's document that statistics need.
 STATISTICS_FIELDS: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
@@ -49,7 +49,9 @@ class QueueController:
         step = {"$set": made, "$unset": {"e": ""}}
         with self._client.verb():
             try:
-                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **MISSING}, step, upsert=True)
+                self._client.messages.update_one(
+                    {"_id": key.counter, "s": key.shard, **MISSING_FILTER}, step, upsert=True
+                )
             except DuplicateKeyError:
                 return False
         return True
@@ -61,7 +63,7 @@ class QueueController:
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
-        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING}
+        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING_FILTER}
         with self._client.verb():
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
             is_updated = result.matched_count == 1
@@ -181,7 +183,7 @@ class StoreStats:
             return []
         with self._client.verb():
             fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
-            named = self._client.find(EXISTING, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
+            named = self._client.find(EXISTING_FILTER, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
             expired = self._expired(now, min(MAX_EXPIRED, queues * max_count))
         depths = []
         for one in named:
@@ -227,7 +229,7 @@ class StoreStats:
             if known == floor:
                 break
         parts = {one["_id"]: one for one in found}
-        front, rest = parts.get("ready", NONE), parts.get("waiting", NONE)
+        front, rest = parts.get("ready", NO_COUNTS), parts.get("waiting", NO_COUNTS)
         first = front["first"] / 1000 if front["count"] else None
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
@@ -263,4 +265,4 @@ class StoreStats:
         return [*sizes, Measure("store_messages", reply["count"])]
 
 
-NONE: Final[BsonDocument] = {"count": 0, "claimed": 0}
+NO_COUNTS: Final[BsonDocument] = {"count": 0, "claimed": 0}

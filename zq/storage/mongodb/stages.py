@@ -51,7 +51,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 # Maximum number of drafts per command. MongoDB takes 30 µs for each draft, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
 # Flag of a stage that a commit publishes without counting its messages.
-BESIDE: Final = "beside"
+UNCOUNTED_FLAG: Final = "beside"
 # Milliseconds between the expiry of a stage and its removal by the TTL index. A commit that began before the expiry can
 # finish in this time.
 TTL_GRACE: Final = 60_000
@@ -152,8 +152,8 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages to publish, in order and without duplicates, then the existing stages of ``commit.beside``.
 
-        Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
-        messages.
+        Stages of ``commit.beside`` are marked with ``UNCOUNTED_FLAG``, because a commit publishes them without counting
+        their messages.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -171,7 +171,7 @@ class Stages:
                 raise StageNotFound.of(name)
             if "commit" in stage:
                 raise CommitRunning
-            stages.append(stage | {BESIDE: True} if beside else stage)
+            stages.append(stage | {UNCOUNTED_FLAG: True} if beside else stage)
         return stages
 
     def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:

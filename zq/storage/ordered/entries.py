@@ -12,21 +12,21 @@ from zq.storage.ordered.layout import IndexFields, NewMessage
 from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
-WORD: Final = layout.number.size
+NUMBER_SIZE: Final = layout.number.size
 # Bound once, because the functions below run for each message of an operation, and attribute lookups are slow.
 _pack: Final = layout.number.pack
 
 # Functions from an index entry (key, value) to the message's key in ``messages``, by index family.
 MESSAGE_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "bodies": lambda key, _: key,
-    "available": lambda key, _: key[:WORD] + key[2 * WORD :],
-    "expiry": lambda key, _: key[WORD:],
+    "available": lambda key, _: key[:NUMBER_SIZE] + key[2 * NUMBER_SIZE :],
+    "expiry": lambda key, _: key[NUMBER_SIZE:],
     "ids": lambda _, value: value,
 }
 # Functions from an index entry (key, value) to the history entry's key in ``history``, by index family.
 HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
-    "sequences": lambda key, value: key[:WORD] + value,
-    "endings": lambda key, _: key[:WORD] + key[-WORD:],
+    "sequences": lambda key, value: key[:NUMBER_SIZE] + value,
+    "endings": lambda key, _: key[:NUMBER_SIZE] + key[-NUMBER_SIZE:],
 }
 
 
@@ -41,7 +41,7 @@ def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool =
         ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if gone else key),
     ]
     if record.indexed:
-        place = key[:WORD] + _pack(record.available) + key[WORD:]
+        place = key[:NUMBER_SIZE] + _pack(record.available) + key[NUMBER_SIZE:]
         entries.append(("available", place, None if gone else expires))
     return entries
 
@@ -65,9 +65,9 @@ def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write
     elif old.available == available and old.indexed == new.indexed:
         return writes
     if old.indexed and (old.available != available or not new.indexed):
-        writes.append(("available", key[:WORD] + _pack(old.available) + key[WORD:], None))
+        writes.append(("available", key[:NUMBER_SIZE] + _pack(old.available) + key[NUMBER_SIZE:], None))
     if new.indexed:
-        writes.append(("available", key[:WORD] + _pack(available) + key[WORD:], _pack(expires)))
+        writes.append(("available", key[:NUMBER_SIZE] + _pack(available) + key[NUMBER_SIZE:], _pack(expires)))
     return writes
 
 

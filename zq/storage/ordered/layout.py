@@ -98,9 +98,9 @@ FAMILIES: Final = (
     "due",
 )
 # The family with the compaction filter. Its values end with the time from which the filter may drop them.
-STAMPED: Final = "bodies"
+STAMPED_FAMILY: Final = "bodies"
 # The family from which large ranges are removed.
-TRIMMED: Final = "batches"
+TRIMMED_FAMILY: Final = "batches"
 VERSION: Final = b"5"
 # Maximum size in bytes of a body that is stored in the message's record. A longer one would make claims slow, because
 # each claim rewrites the record.

@@ -11,7 +11,7 @@ from zq.errors import StoreDamaged
 from zq.model.stats import Report
 from zq.storage.ordered import due, entries, layout, logs
 from zq.storage.ordered.logs import LogRecord
-from zq.storage.ordered.store import TOP, Readable, Write
+from zq.storage.ordered.store import LAST_KEY, Readable, Write
 
 T = TypeVar("T")
 # Maximum number of contradictions that a report describes.
@@ -55,7 +55,7 @@ class Findings:
             self._examples.append(f"{sentence}.")
 
     def entries(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        for item in self.store.scan(family, b"", TOP):
+        for item in self.store.scan(family, b"", LAST_KEY):
             self.counted[family] += 1
             yield item
 

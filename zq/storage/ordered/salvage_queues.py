@@ -17,7 +17,7 @@ from zq.storage.ordered.integrity import RebuiltGroupIndexes, parse_grouping
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
-from zq.storage.ordered.store import TOP, Write
+from zq.storage.ordered.store import LAST_KEY, Write
 
 
 class IndexedFields(Struct):
@@ -135,7 +135,7 @@ class QueueSalvage:
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
-            for key, value in self._source.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", LAST_KEY):
                 message = MESSAGE_OF[family](key, value)
                 if message in spans:
                     traces[message].read(family, key)
@@ -258,7 +258,7 @@ class QueueSalvage:
         The replacement is a queue with the name ``salvaged-<number>``.
         """
         found = {}
-        for key, value in self._source.scan("ids", b"", TOP):
+        for key, value in self._source.scan("ids", b"", LAST_KEY):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
                 found[value[:8]] = layout.extract_project_prefix(key) + name.encode()
@@ -290,7 +290,7 @@ class QueueSalvage:
 
     def _history_keys(self) -> Iterator[bytes]:
         for family, history_of in HISTORY_OF.items():
-            for key, value in self._source.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", LAST_KEY):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:

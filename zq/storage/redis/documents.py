@@ -18,7 +18,7 @@ from zq.storage.redis.store import Store
 KIND: Final = Packing(">H")
 DOCUMENT: Final = Packing(">QH")
 # Sorts after every name, because no text contains this byte.
-BEHIND: Final = b"\xff"
+AFTER_ALL_NAMES: Final = b"\xff"
 # Maximum number of titles read per round trip.
 MAX_TITLES: Final = 1000
 
@@ -55,7 +55,7 @@ class DocumentController:
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         first, behind = (title(DocumentRef(project, kind, name)) for name in (prefix, after))
-        start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
+        start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + AFTER_ALL_NAMES
         found: Documents = []
         while len(found) < limit:
             want = min(limit - len(found), MAX_TITLES)

@@ -132,9 +132,9 @@ class SweepRound:
 # Number of projects whose queues are listed together.
 PROJECTS: Final = 100
 # Maximum number of queues for which ``store_messages`` is reported.
-COUNTED: Final = 5000
+MAX_REPORTED_QUEUES: Final = 5000
 # Number of queues per bucket that are checked for expired data.
-DUE: Final = 16
+QUEUES_PER_BUCKET: Final = 16
 MAX_EXPIRED_WAITING: Final = 100_000
 # Kinds of a project's sorted sets by expiry.
 BY_EXPIRY: Final = ("staging", "producing", "windows:", "fading", "ends")
@@ -193,8 +193,8 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        queues = self._queues(COUNTED + 1)
-        if len(queues) > COUNTED:
+        queues = self._queues(MAX_REPORTED_QUEUES + 1)
+        if len(queues) > MAX_REPORTED_QUEUES:
             return []
         keys = [layout.keys(queue).stream for queue in queues]
         return [
@@ -205,7 +205,9 @@ class StoreStats:
 
     def _expired(self, now: int) -> list[Measure]:
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
-        due = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
+        due = self._client.read_pipelined(
+            [ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % QUEUES_PER_BUCKET)) for key in BUCKETS]
+        )
         queues = dict.fromkeys(
             layout.decode_full_name(member[layout.MOMENT.size :]) for members in due for member in members
         )

@@ -48,7 +48,7 @@ from zq.storage.redis.layout import (
     STATE,
 )
 from zq.storage.redis.queues import KINDS
-from zq.storage.redis.store import KNOWN, NUMBER, PAIR, SETTLED, Store, decode_posted, decode_settled
+from zq.storage.redis.store import NUMBER, PAIR, REQUEST_HEADER, SETTLE_HEADER, Store, decode_posted, decode_settled
 from zq.storage.redis.transactions import PRODUCER
 
 # Field of the usage hash with the bytes of a queue's remembered results: this prefix and the queue's name.
@@ -203,7 +203,7 @@ def _key_terms(parcel: KeyParcel) -> tuple[bytes, ...]:
     answer = parcel.answer
     if isinstance(answer, SettleResult):
         lost = b"".join(len(id).to_bytes(2) + id for id in map(layout.pack_id, answer.lost))
-        packed = SETTLED.pack(answer.deleted, answer.released, answer.moved, answer.buried) + lost
+        packed = SETTLE_HEADER.pack(answer.deleted, answer.released, answer.moved, answer.buried) + lost
     elif isinstance(answer, int):
         packed = b"%d" % answer
     else:
@@ -314,9 +314,9 @@ class ParcelReader:
 
 
 def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
-    expires, length = KNOWN.unpack_from(kept)
-    end = KNOWN.size + length
-    digest, packed, last = kept[KNOWN.size : end], kept[end:], 0
+    expires, length = REQUEST_HEADER.unpack_from(kept)
+    end = REQUEST_HEADER.size + length
+    digest, packed, last = kept[REQUEST_HEADER.size : end], kept[end:], 0
     answer: Answer
     if queue == LOG:
         answer = int(packed)

@@ -36,7 +36,7 @@ from zq.storage.redis.layout import Block
 from zq.storage.redis.scripts import Script
 
 # Milliseconds to which times in the expiry schedule are rounded down, so that servers create equal entries.
-GRID: Final = 15_000
+EXPIRY_GRID_MS: Final = 15_000
 # Milliseconds before its due time at which an entry no longer covers new messages, because the sweep may finish before
 # such a message is stored.
 MARGIN: Final = 30_000
@@ -101,7 +101,7 @@ class Store:
             entered = 0
         if entered <= expires and now < entered - MARGIN:
             return
-        moment = max(1, expires // GRID * GRID)
+        moment = max(1, expires // EXPIRY_GRID_MS * EXPIRY_GRID_MS)
         self.register_project(queue.project)
         self.schedule(queue, moment)
         with self._lock:
@@ -125,12 +125,12 @@ class Store:
 
 
 # Header of a remembered request: expiry and length of the digest. The digest and the result follow.
-KNOWN: Final = Packing(">QH")
+REQUEST_HEADER: Final = Packing(">QH")
 # First byte of a MessagePack array of two values, and of an 8-byte number.
 PAIR: Final = b"\x92"
 NUMBER: Final = b"\xcf"
 # Header of a settlement's result: numbers of deleted, released, moved and buried messages. The lost ids follow.
-SETTLED: Final = Packing(">IIII")
+SETTLE_HEADER: Final = Packing(">IIII")
 # Errors of scripts that reply with a code only.
 ERRORS: Final[dict[bytes, type[ZqError]]] = {
     b"claimed": MessageClaimed,
@@ -172,8 +172,8 @@ def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
 
 
 def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    end = KNOWN.size + KNOWN.unpack_from(known)[1]
-    if known[KNOWN.size : end] != idempotency_key.digest:
+    end = REQUEST_HEADER.size + REQUEST_HEADER.unpack_from(known)[1]
+    if known[REQUEST_HEADER.size : end] != idempotency_key.digest:
         raise KeyReused
     return known[end:]
 
@@ -193,8 +193,8 @@ def _read_error(reply: Sequence[bytes]) -> ZqError:
 
 
 def decode_settled(packed: bytes) -> SettleResult:
-    deleted, released, moved, buried = SETTLED.unpack_from(packed)
-    return SettleResult(deleted, released, moved, buried, layout.decode_ids(packed[SETTLED.size :]))
+    deleted, released, moved, buried = SETTLE_HEADER.unpack_from(packed)
+    return SettleResult(deleted, released, moved, buried, layout.decode_ids(packed[SETTLE_HEADER.size :]))
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:

@@ -20,7 +20,7 @@ from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store, checked
 
 # Upper bound for times in the expiry schedule that mean "due immediately".
-LONG_AGO: Final = 10**9
+PAST_SCORE: Final = 10**9
 # Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
 MAX_BYTES: Final = 1 << 20
@@ -30,7 +30,7 @@ MAX_BATCHES: Final = 1000
 MAX_ROUND_TRIPS: Final = 5
 GROWTH: Final = 4
 # Maximum seconds by which a log may be ahead of the store's time.
-AHEAD: Final = 60
+MAX_LEAD_SECONDS: Final = 60
 # Header of a reply: position reached, last sequence of the log, last dropped sequence.
 STATE: Final = Packing(">QQQ")
 
@@ -118,7 +118,7 @@ class TopicController:
     def _highest(self, project: str) -> int:
         """Return an upper bound of all sequences that the log has ever assigned, even to lost messages."""
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
-        return (int(seconds) + AHEAD) * 1000 * batches.PACE
+        return (int(seconds) + MAX_LEAD_SECONDS) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
@@ -132,7 +132,7 @@ class TopicController:
         The scheduled time is random and in the distant past. The new schedule entry therefore differs from any entry
         that a round in progress is about to remove.
         """
-        self._store.schedule(layout.project_ref(project), random.randrange(1, LONG_AGO))
+        self._store.schedule(layout.project_ref(project), random.randrange(1, PAST_SCORE))
 
     def _run(self, script: Script, project: str, *arguments: bytes) -> Reply:
         return self._store.client.run(script, batches.keys(project), *arguments)

@@ -13,7 +13,7 @@ scripts' side. Times are in milliseconds. The stored forms are:
 An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
 processed one by one. A server registers a commit in the sorted set ``OPEN_KEY`` before it opens the commit. One script
 cannot do both, because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after
-``FORGOTTEN`` milliseconds.
+``STALE_AFTER_MS`` milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,13 +75,13 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
 
 
 # Total size in bytes of bodies after which a step ends.
-CAPACITY: Final = 4 << 20
+STEP_BYTES: Final = 4 << 20
 # Number of open commits that are read together.
 MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
 # Milliseconds after which an entry without an open commit is stale, because no operation takes that long.
-FORGOTTEN: Final = 60_000
+STALE_AFTER_MS: Final = 60_000
 
 
 class OpenCommit(Struct, array_like=True, frozen=True):
@@ -137,8 +137,8 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
             )
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(UnfinishedCommit(project, producer, progress))
-        elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
-            _schedule(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
+        elif float(score) < now - STALE_AFTER_MS:  # unless another server registers the commit again in between
+            _schedule(store, b"0", b"", member, b"%d" % (now - STALE_AFTER_MS))
     return open_ones
 
 
@@ -150,7 +150,7 @@ def continue_commit(store: Store, project: str, producer: str, max_messages: int
         return False
     commit = unpack(packed)
     more, terms = _slice_arguments(store, project, commit, phase, now)
-    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % CAPACITY
+    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % STEP_BYTES
     keys = [layout.keys(whole).transactions, layout.open_list_key(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
 
@@ -231,7 +231,7 @@ class Attempt:
         commit, targets = self._commit, self._schedule_targets(packed)
         fence = (layout.encode_text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
-        bounds = (self._bounds.step, self._bounds.max_messages, CAPACITY, len(self._lists))
+        bounds = (self._bounds.step, self._bounds.max_messages, STEP_BYTES, len(self._lists))
         terms = [
             b"%d" % self._moment,
             layout.encode_text(commit.producer),

@@ -34,10 +34,10 @@ NUMBER: Final = Struct("<I")
 # The beginning of a write: sequence number and number of entries.
 BATCH: Final = Struct("<QI")
 # Maximum distance of a plausible sequence number from the last known one.
-PLAUSIBLE: Final = 1 << 40
+MAX_PLAUSIBLE_GAP: Final = 1 << 40
 MASK: Final = 0xA282EAD8
 # Number of zeros at the end of a log file that indicates damage. A write may end with fewer zeros.
-ZEROS: Final = 16
+MIN_ZEROS: Final = 16
 # The file with the numbers of the existing log files.
 LISTED: Final = ".zq-logs"
 
@@ -195,7 +195,7 @@ class LogFile:
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
-            while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
+            while found is not None and found.entries and known < found.sequence < known + MAX_PLAUSIBLE_GAP:
                 if not self.is_intact(found):
                     break
                 yield found
@@ -235,7 +235,7 @@ def log_files(path: Path, min_number: int = 0) -> list[Path]:
 
 
 def end_in_zeros(path: Path, min_number: int) -> bool:
-    """Return whether any log file ends with at least ``ZEROS`` zero bytes. No intact write ends like this.
+    """Return whether any log file ends with at least ``MIN_ZEROS`` zero bytes. No intact write ends like this.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats the zeros as the end of
     the log. ``min_number`` is the number of the first log file to check.
@@ -246,7 +246,7 @@ def end_in_zeros(path: Path, min_number: int) -> bool:
 def _ends_in_zeros(file: Path) -> bool:
     with file.open("rb") as content:
         size = os.fstat(content.fileno()).st_size
-        content.seek(max(0, size - ZEROS))
+        content.seek(max(0, size - MIN_ZEROS))
         return size > 0 and not content.read().strip(b"\0")
 
 

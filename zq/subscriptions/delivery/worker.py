@@ -53,7 +53,7 @@ LEASE: Final = 10
 # Seconds between two renewals of a claim.
 RENEWAL_INTERVAL: Final = 3.0
 # The maximum number of notices per fan-out.
-BATCH: Final = 100
+NOTICE_BATCH: Final = 100
 # The maximum number of deliveries of a subscription in one claim.
 MAX_CLAIMED: Final = 20
 # Number of consecutive failures after which the worker pauses a subscription.
@@ -262,10 +262,10 @@ class DeliveryWorker:
         now, after = self._clock.now(), ""
         found: list[QueueRef] = []
         while True:
-            page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
+            page = self._storage.documents.list("", PROJECTS, "", after, NOTICE_BATCH, now)
             for document in page.items:
                 found += self._fan_outs.list_work(document.ref.name)
-            if page.next is None or len(page.items) < BATCH:
+            if page.next is None or len(page.items) < NOTICE_BATCH:
                 return found
             after = page.next
 
@@ -308,7 +308,7 @@ class DeliveryWorker:
 
     async def _fan_out(self, queue: QueueRef) -> None:
         while not self._ending.is_set():
-            claim = await self._call_store(self._claim, queue, BATCH)
+            claim = await self._call_store(self._claim, queue, NOTICE_BATCH)
             if claim is None:
                 return
             reached = await self._call_store(self._fan_outs.fan_out, queue, claim)
