@@ -68,10 +68,10 @@ class NotAuthenticated(NotAuthorized):
 
     sentence = "The credential is not valid."
 
-    def __init__(self, sentence: str | None = None, challenge: str = "", why: str = "") -> None:
+    def __init__(self, sentence: str | None = None, challenge: str = "", reason: str = "") -> None:
         super().__init__(sentence)
         self.challenge = challenge
-        self.why = why
+        self.why = reason
 
 
 class QuotaExceeded(NotAuthorized):

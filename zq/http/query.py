@@ -125,11 +125,11 @@ def trace_id(req: Request) -> str:
     return (parent.string_value or "")[3:35] if parent else ""
 
 
-def format_parameters(given: dict[str, Any]) -> dict[str, str]:
+def format_parameters(parameters: dict[str, Any]) -> dict[str, str]:
     """Format the query parameters of the link to the next page. ``None`` and "" are omitted."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
+        for name, value in parameters.items()
         if value not in (None, "")
     }
 

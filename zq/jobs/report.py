@@ -121,7 +121,7 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
 
 
 def read_backlog(
-    spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
+    spark: SparkSession, client: Client, options: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
     """Read the live messages of the queues and of their dead-letter queues.
 
@@ -131,8 +131,8 @@ def read_backlog(
     names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
         progress.stage = f"backlog of queue {number:,} of {len(names):,}, {queue}"
-        found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
-        rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
+        found = spark.read.schema(SHOWN).format("zq").options(**options, queue=queue).load()
+        rows = rows.unionByName(found.withColumn("project", F.lit(options["project"])).select(rows.columns))
     return rows
 
 

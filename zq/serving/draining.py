@@ -130,16 +130,16 @@ class DrainControl:
         return {"is_draining": self._drain.is_draining, "in_progress": in_progress}
 
 
-def run(given: argparse.Namespace, socket: str) -> int:
+def run(args: argparse.Namespace, socket: str) -> int:
     """Run ``zq-server drain`` and return its exit code. ``socket`` is "" if the server has no control socket."""
-    if given.undo and given.wait is not None:
+    if args.undo and args.wait is not None:
         raise StartRefused("--undo and --wait exclude each other.")
     if not socket:
         raise StartRefused(
             "drain needs the server's control socket: set [server] control to a path. Without it, set [server] "
             "drain_delay, which drains after SIGTERM."
         )
-    wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
+    wait = None if args.undo else DEFAULT_WAIT if args.wait is None else args.wait
     answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
     if not answer["is_draining"]:
         print("The server does not drain.")  # noqa: T201

@@ -143,21 +143,21 @@ class Contents:
             self.digests[project, fact.kind, lifetime].add(_encode(fact.content))
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command. Return 0, or 1 if the migration is not complete."""
-    if given.store:
+    if args.store:
         raise StartRefused(f"--store does not apply to migrate: {USAGE}")
-    if given.release:
-        return _release(given)
-    if len(given.names) != 2:
+    if args.release:
+        return _release(args)
+    if len(args.names) != 2:
         raise StartRefused(f"Name the source and the target: {USAGE}")
-    source, target = (_read_uri(name) for name in given.names)
+    source, target = (_read_uri(name) for name in args.names)
     if source == target:
         raise StartRefused("The source and the target must be different stores.")
     with ExitStack() as opened:
         former = Store(opened.enter_context(closing(_open(source))), without_secrets(source))
         new = Store(opened.enter_context(closing(_open(target, is_new=True))), without_secrets(target))
-        options = Options(given.project, given.resume, given.drop_stages, WATCH_SECONDS)
+        options = Options(args.project, args.resume, args.drop_stages, WATCH_SECONDS)
         report = partial(print, flush=True)
         try:
             return migrate(former, new, options, report)
@@ -166,11 +166,11 @@ def run(given: argparse.Namespace) -> int:
             return 1
 
 
-def _release(given: argparse.Namespace) -> int:
+def _release(args: argparse.Namespace) -> int:
     """Allow servers to use the store again. Return 0."""
-    if len(given.names) != 1 or given.project or given.resume or given.drop_stages:
+    if len(args.names) != 1 or args.project or args.resume or args.drop_stages:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
-    with closing(_open(_read_uri(given.names[0]))) as storage:
+    with closing(_open(_read_uri(args.names[0]))) as storage:
         if not migration_record.release(storage.documents, storage.now()):
             raise StartRefused("The store takes part in no migration, so servers can use it already.")
     print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201

@@ -387,26 +387,26 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _export_options(given: argparse.Namespace) -> None:
+def _export_options(args: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
     Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
     """
-    if given.store and logs.holds_password(given.store):
+    if args.store and logs.holds_password(args.store):
         raise StartRefused(
             "--store must not contain a password, because every user of this machine could read it: use "
             "OS_STORAGE__URI or the configuration file."
         )
-    if given.config:
-        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)
+    if args.config:
+        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(args.config)
     for option, group, value in (
-        ("bind", "server", given.bind),
-        ("port", "server", given.port),
-        ("engine", "server", given.engine),
-        ("uri", "storage", given.store),
-        ("wait", "storage", "true" if given.wait_for_store else None),
-        ("max_clock_jump", "storage:rocksdb", "0" if given.force_clock else None),
-        ("max_clock_jump", "storage:object", "0" if given.force_clock else None),
+        ("bind", "server", args.bind),
+        ("port", "server", args.port),
+        ("engine", "server", args.engine),
+        ("uri", "storage", args.store),
+        ("wait", "storage", "true" if args.wait_for_store else None),
+        ("max_clock_jump", "storage:rocksdb", "0" if args.force_clock else None),
+        ("max_clock_jump", "storage:object", "0" if args.force_clock else None),
     ):
         if value is not None:
             os.environ[settings.variable(group, option)] = value

@@ -170,7 +170,7 @@ def _stores(storage: Storage) -> Iterator[LevelledStorage]:
 
 
 def run(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     socket: str,
     open_storage: Callable[[], AbstractContextManager[Storage]],
     pause: Seconds,
@@ -184,7 +184,7 @@ def run(
 
     Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if the store is unavailable.
     """
-    status = _ask(socket, given.finish, open_storage, pause)
+    status = _ask(socket, args.finish, open_storage, pause)
     for line in describe(status):
         print(line)  # noqa: T201
     return 0

@@ -25,14 +25,14 @@ class Operation(Struct, frozen=True):
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
-    def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
+    def __call__(self, call: Call, parameters: Mapping[str, Any], params: Params | None) -> Answer:
         """Execute the operation."""
-        return self.run(call, read(self.params, given) if params is None else params)
+        return self.run(call, read(self.params, parameters) if params is None else params)
 
 
-def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
+def read(kind: type[Params], params: Mapping[str, Any]) -> Params:
     """Decode the parameters of an operation. Raises ``SqsError`` for a missing parameter or a wrong type."""
-    members = {name: value for name, value in given.items() if value is not None}
+    members = {name: value for name, value in params.items() if value is not None}
     for name in _get_required_names(kind):
         if members.get(name, "") == "":
             raise errors.missing_parameter(name)

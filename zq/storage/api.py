@@ -272,7 +272,12 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
@@ -281,8 +286,8 @@ class ClaimController(Protocol):
         keeps its claim, its claim count and its own expiry. When the claim expires, the message becomes available after
         its back-off.
 
-        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the handle of a lapsed claim is
-        accepted, unless the message has been claimed since.
+        Unless the outcome is ``DONE``, the message is unchanged. If ``accepts_expired`` is true, the handle of a lapsed
+        claim is accepted, unless the message has been claimed since.
         """
 
 

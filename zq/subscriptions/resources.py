@@ -168,17 +168,17 @@ def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> Non
         app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, kind))
 
 
-def _format_delivery(one: Delivery, now: Seconds) -> shapes.Delivery:
-    stored = one.stored
+def _format_delivery(delivery: Delivery, now: Seconds) -> shapes.Delivery:
+    stored = delivery.stored
     return shapes.Delivery(
         id=stored.id,
-        message_id=one.notice.message,
-        kind=one.notice.confirmation or "Notification",
+        message_id=delivery.notice.message,
+        kind=delivery.notice.confirmation or "Notification",
         attempts=stored.origin_claim_count or stored.claim_count,
         reason=stored.reason,
         age=stored.age(now),
         ttl=stored.ttl,
-        raw=UNSET if one.body is None else Raw(one.body),
+        raw=UNSET if delivery.body is None else Raw(delivery.body),
     )
 
 

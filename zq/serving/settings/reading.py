@@ -208,8 +208,8 @@ def _parse_address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
-    for name in given:
+def _parse_allowed_hosts(hosts: Sequence[str]) -> Iterator[str]:
+    for name in hosts:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
                 f"[server] allowed_hosts must be * or host names without scheme and port, not {name[:100]!r}."
@@ -342,12 +342,12 @@ def _describe_values(option: DeclaredOption) -> str | None:
     return f"{kind} from {low} to {high}"
 
 
-def parse_strategy(given: str) -> str:
+def parse_strategy(name: str) -> str:
     """Remove spaces from the name of an authentication strategy and return the name.
 
     Raises ``StartRefused`` for an unknown strategy.
     """
-    strategy = given.replace(" ", "")
+    strategy = name.replace(" ", "")
     if strategy not in STRATEGIES:
         names = ", ".join(STRATEGIES[1:-1])
         raise StartRefused(f"auth_strategy must be empty, {names} or {STRATEGIES[-1]}; it is {strategy[:100]!r}.")
@@ -362,13 +362,13 @@ def check_share(share: SignedUrlOptions) -> None:
         raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
 
 
-def resolve_control_path(given: str, uri: str) -> str:
+def resolve_control_path(path: str, uri: str) -> str:
     """Return the path of the control socket, or "" for no socket.
 
     By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.
     """
-    if given:
-        return "" if given == "none" else os.path.abspath(given)
+    if path:
+        return "" if path == "none" else os.path.abspath(path)
     parts = store_uri.split(uri)
     return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
 

@@ -430,11 +430,18 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():
-            handled, is_earlier = self._handler.handle(HandleRequest(key, handles, layout.ms(now), late, history))
+            handled, is_earlier = self._handler.handle(
+                HandleRequest(key, handles, layout.ms(now), accepts_expired, history)
+            )
         if is_earlier:
             self._claimers.invalidate(key)
             self._announce(queue)

@@ -144,14 +144,14 @@ class Shipper:
         if self._bytes > MAX_WAITING_BYTES:
             raise Unavailable(OVERLOAD_ERROR)
 
-    def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
+    def append(self, writes: Sequence[Write], removed_ranges: Sequence[Range]) -> None:
         """Append a batch to the log, and return before the batch is uploaded.
 
         Batches must be appended in the order in which they are written to the local store.
         """
         size = sum(len(key) + len(value or b"") for _, key, value in writes)
         with self._changed:
-            self._waiting.append(_Waiting(Batch(writes, gone), size, time.monotonic()))
+            self._waiting.append(_Waiting(Batch(writes, removed_ranges), size, time.monotonic()))
             self._bytes += size
             self._appended += 1
 
@@ -164,21 +164,21 @@ class Shipper:
         wanted = self._appended
         self._wait_for(wanted)
 
-    def _wait_for(self, wanted: int) -> None:
+    def _wait_for(self, position: int) -> None:
         with self._changed:
-            if self._shipped >= wanted:
+            if self._shipped >= position:
                 return
             if self._proof.fenced:
                 raise Deposed
-            waiter = _Waiter(wanted, threading.Lock())
+            waiter = _Waiter(position, threading.Lock())
             waiter.gate.acquire()
             self._waiters.append(waiter)
-            if wanted > self._wanted:
-                hurried, self._wanted = self._wanted > self._taken, wanted
+            if position > self._wanted:
+                hurried, self._wanted = self._wanted > self._taken, position
                 if not hurried:
                     self._changed.notify()
         waiter.gate.acquire(timeout=self._patience)
-        if self._shipped >= wanted:
+        if self._shipped >= position:
             return
         with self._changed:
             if waiter in self._waiters:
@@ -187,11 +187,11 @@ class Shipper:
             raise Deposed
         raise Unavailable(UNKNOWN_OUTCOME.format(self._refusal))
 
-    def _wake(self, wanted: int) -> None:
-        """Wake the threads that wait for batches up to ``wanted``. The caller holds ``_changed``."""
+    def _wake(self, position: int) -> None:
+        """Wake the threads that wait for batches up to ``position``. The caller holds ``_changed``."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if waiter.wanted <= wanted:
+            if waiter.wanted <= position:
                 waiter.gate.release()
             else:
                 self._waiters.append(waiter)

@@ -30,25 +30,25 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 }
 
 
-def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the writes that store the index entries of a message. If ``gone`` is true, the writes remove them.
+def message_entries(project: bytes, key: bytes, record: NewMessage, is_removed: bool = False) -> list[Write]:
+    """Return the writes that store the index entries of a message. If ``is_removed`` is true, the writes remove them.
 
     The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
-        ("expiry", expires + key, None if gone else b""),
-        ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if gone else key),
+        ("expiry", expires + key, None if is_removed else b""),
+        ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if is_removed else key),
     ]
     if record.indexed:
         place = key[:NUMBER_SIZE] + _pack(record.available) + key[NUMBER_SIZE:]
-        entries.append(("available", place, None if gone else expires))
+        entries.append(("available", place, None if is_removed else expires))
     return entries
 
 
 def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Write]:
     """Return the writes that remove a message, its body, and the index entries that ``message_entries`` returns."""
-    writes = message_entries(project, key, record, gone=True)
+    writes = message_entries(project, key, record, is_removed=True)
     if record.body is None:
         writes.append(("bodies", key, None))
     writes.append(("messages", key, None))

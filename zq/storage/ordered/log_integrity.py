@@ -67,12 +67,12 @@ class Findings:
             self.contradict(f"{family}: {key.hex()} cannot be read")
             return None
 
-    def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each entry in ``wanted`` that is missing or different.
+    def check_wanted(self, family: str, key: bytes, expected: Sequence[Write]) -> None:
+        """Report each entry in ``expected`` that is missing or different.
 
         The record that is stored under ``key`` must have these index entries.
         """
-        for other, place, value in wanted:
+        for other, place, value in expected:
             stored = self.store.get(other, place)
             if stored is None:
                 self.contradict(f"{other}: the entry for {key.hex()} of {family} is missing")

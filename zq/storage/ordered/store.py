@@ -88,8 +88,8 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and remove the key ranges ``gone``, atomically. On ``Unavailable``, nothing was applied.
+    def write(self, writes: Sequence[Write], removed_ranges: Sequence[Range] = ()) -> None:
+        """Apply the writes and remove ``removed_ranges``, atomically. On ``Unavailable``, nothing was applied.
 
         When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
         if the process is killed; after ``wait_durable``, it also survives a power failure. The ranges must not contain

@@ -149,10 +149,15 @@ class ClaimController:
         return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
-        terms = [b"%d" % moment, layout.keys(queue).full_name, b"%d" % late, b"%d" % history]
+        terms = [b"%d" % moment, layout.keys(queue).full_name, b"%d" % accepts_expired, b"%d" % history]
         for handle in handles:
             hold = -1 if handle.hold is None else handle.hold
             numbers = (handle.count, hold, handle.max_hold)
