@@ -117,7 +117,7 @@ class StoreClock:
         began = monotonic()
         self._known = sample = self._sample()
         self._samples = [sample]
-        self._offset = self._target = self._told = sample.middle
+        self._offset = self._target = self._reported = sample.middle
         self._slewed_at = sample.received
         self._update_validity()
         self._sharpen(began)
@@ -152,7 +152,7 @@ class StoreClock:
         """Return the seconds by which this clock is ahead of the clock of the store's machine."""
         distrusted_lead = self._distrusted_lead()
         with self._lock:
-            return self._offset - self._told - distrusted_lead
+            return self._offset - self._reported - distrusted_lead
 
     def uncertainty(self) -> Seconds:
         """Return the maximum error of the offset: half the round trip of the best sample, plus the drift since then."""
@@ -181,7 +181,7 @@ class StoreClock:
             elif sample.middle - self._offset <= JUMP:
                 self._follow_step([sample])
             else:
-                self._told = sample.middle
+                self._reported = sample.middle
                 self._jumps.append(sample)
                 if len(self._jumps) == MIN_AGREEING_SAMPLES and _agree(self._jumps):
                     self._follow_step(list(self._jumps))
@@ -198,14 +198,14 @@ class StoreClock:
         else:
             self._target = min(max(self._target, known.low), known.high)
         self._offset = max(self._target, min(self._offset, self._target + behind))
-        self._known, self._told = known, self._target
+        self._known, self._reported = known, self._target
         self._jumps.clear()
         self._update_validity()
 
     def _follow_step(self, samples: list[Offset]) -> None:
         self._known = _common(samples) or samples[-1]
         self._samples = samples if _common(samples) else samples[-1:]
-        self._target = self._told = self._known.middle
+        self._target = self._reported = self._known.middle
         self._offset = max(self._offset, self._target)
         self._jumps.clear()
         self._update_validity()

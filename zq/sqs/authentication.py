@@ -25,7 +25,7 @@ from zq.sqs.errors import SqsError
 from zq.sqs.keys import SqsKeyLookup, ValidKey
 from zq.sqs.recognition import is_sqs
 from zq.sqs.settings import SqsOptions
-from zq.sqs.sigv4 import Head, Refusal, RequestSignature
+from zq.sqs.sigv4 import Head, RequestSignature, SignatureRejection
 
 # Headers whose WSGI variables lack the prefix ``HTTP_``.
 UNPREFIXED_HEADERS: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
@@ -78,7 +78,7 @@ class SignedCallers:
         parsed = self._parse_signature(env)
         try:
             return parsed is not None and bool(self._keys.find(parsed.key, get_peer(env, self._behind_proxy)))
-        except (Refusal, TooManyRequests):
+        except (SignatureRejection, TooManyRequests):
             return False
         except Unavailable:
             return None
@@ -88,7 +88,7 @@ class SignedCallers:
         try:
             parsed = sigv4.read(head)
             self._check(parsed, head)
-        except Refusal:
+        except SignatureRejection:
             return None
         return parsed
 
@@ -120,7 +120,7 @@ def _verify(head: Head, parsed: RequestSignature, holder: ValidKey, body: bytes)
 def _translate_refusals() -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except SignatureRejection as refusal:
         raise SqsError(refusal.code, refusal.code, refusal.message, refusal.status) from refusal
 
 

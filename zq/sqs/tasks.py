@@ -28,7 +28,7 @@ NO_TASK: Final = "Task does not exist."
 NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
-class Handle(Struct, frozen=True, rename="camel"):
+class TaskHandle(Struct, frozen=True, rename="camel"):
     """A decoded task handle."""
 
     task_id: str
@@ -50,7 +50,7 @@ class CancelMessageMoveTask(Params, frozen=True):
     task_handle: str
 
 
-_handle: Final = msgspec.json.Decoder(Handle).decode
+_handle: Final = msgspec.json.Decoder(TaskHandle).decode
 
 
 def start_message_move_task(call: Call, request: StartMessageMoveTask) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _find_existing(call: Call, parameter: str, arn: str) -> Queue:
 
 
 def _encode_handle(call: Call, task: MoveTask) -> str:
-    handle = Handle(task.id, names.queue_arn(call, task.source))
+    handle = TaskHandle(task.id, names.queue_arn(call, task.source))
     return b64encode(msgspec.json.encode(handle)).decode()
 
 

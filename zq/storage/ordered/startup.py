@@ -51,7 +51,7 @@ class StorageClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: Seconds | None = None
-        self._leapt = 0.0
+        self._last_jump = 0.0
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
         """The largest time that ``now`` has returned, which the store must record."""
@@ -83,14 +83,14 @@ class StorageClock:
         ``offset`` is the time of the machine's boot according to this clock, in Unix seconds. ``ran`` is ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
-        if leap > MAX_TRUSTED_JUMP and (self._since is None or abs(leap - self._leapt) > MAX_TRUSTED_JUMP):
-            self._since, self._leapt = ran, leap
+        if leap > MAX_TRUSTED_JUMP and (self._since is None or abs(leap - self._last_jump) > MAX_TRUSTED_JUMP):
+            self._since, self._last_jump = ran, leap
             LOG.error(LEAPT, leap, JUMP_TRUST_SECONDS)
         if leap > MAX_TRUSTED_JUMP and self._since is not None and ran - self._since < JUMP_TRUST_SECONDS:
             self.distrusted_lead = leap
             return
         if self._since is not None:
-            LOG.warning(STAYED if leap > MAX_TRUSTED_JUMP else WENT_BACK, abs(self._leapt))
+            LOG.warning(STAYED if leap > MAX_TRUSTED_JUMP else WENT_BACK, abs(self._last_jump))
         self._since, self.distrusted_lead, self._offset = None, 0.0, offset
 
 
