@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 from zq import __version__, client
 from zq.cli.reference import with_commands
-from zq.client.calls import Asynchronous, Blocking, listing, operation
+from zq.client.calls import AsyncOperations, BlockingOperations, listing, operation
 from zq.serving.metrics.reference import with_metrics
 from zq.serving.settings.reference import with_tables
 from zq.wire.reference import with_classes
@@ -70,8 +70,8 @@ def navigation(page: str) -> str:
 def signatures() -> str:
     """Return the client's exports; asynchronous classes come last, without the verbs of the blocking ones."""
     blocks = []
-    for name in sorted(client.__all__, key=lambda name: issubclass(getattr(client, name), Asynchronous)):
-        shared = "   :inherited-members:\n" if issubclass(getattr(client, name), Blocking) else ""
+    for name in sorted(client.__all__, key=lambda name: issubclass(getattr(client, name), AsyncOperations)):
+        shared = "   :inherited-members:\n" if issubclass(getattr(client, name), BlockingOperations) else ""
         blocks.append(f".. autoclass:: zq.client.{name}\n   :members:\n{shared}")
     blocks += [f".. autoclass:: zq.client.handles.{name}\n   :members:\n" for name in KEYWORDS]
     return "```{eval-rst}\n" + "\n".join(blocks) + "```\n"
@@ -102,7 +102,7 @@ def as_method(verb: Any) -> Callable[..., Any]:
 
 
 def setup(app: Sphinx) -> None:
-    for kind in Blocking.__subclasses__():
+    for kind in BlockingOperations.__subclasses__():
         for name, verb in inspect.getmembers_static(kind, lambda member: isinstance(member, operation | listing)):
             setattr(kind, name, as_method(verb))
     app.connect("source-read", complete)

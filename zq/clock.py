@@ -22,7 +22,7 @@ JUMP = 1.0
 # Number of consecutive samples that confirm a larger step.
 MIN_AGREEING_SAMPLES = 3
 # Fraction by which the clock runs slower after the store's clock was set back, until the two agree.
-SLEW = 0.05
+SLEW_RATE = 0.05
 # Maximum number of consecutive samples per refresh. Sampling stops as soon as the error is at most ``EXACT``.
 SAMPLES = 5
 # Error in seconds up to which a sample is good enough.
@@ -30,7 +30,7 @@ EXACT = 0.01
 # Seconds after which no further consecutive sample is taken.
 SAMPLING_SECONDS = 1.0
 # Precision in seconds to which a store may round its time.
-GRAIN = 0.001
+TIME_PRECISION = 0.001
 # Seconds for which a sample is used. A slow reply may hide a small step of the store's clock.
 MEMORY = 60.0
 # Maximum relative drift between the clocks of two machines: a sample that is an hour old is 0.7 s less accurate.
@@ -117,7 +117,7 @@ class StoreClock:
         began = monotonic()
         self._known = sample = self._sample()
         self._samples = [sample]
-        self._offset = self._target = self._told = sample.middle
+        self._offset = self._target = self._reported = sample.middle
         self._slewed_at = sample.received
         self._update_validity()
         self._sharpen(began)
@@ -152,7 +152,7 @@ class StoreClock:
         """Return the seconds by which this clock is ahead of the clock of the store's machine."""
         distrusted_lead = self._distrusted_lead()
         with self._lock:
-            return self._offset - self._told - distrusted_lead
+            return self._offset - self._reported - distrusted_lead
 
     def uncertainty(self) -> Seconds:
         """Return the maximum error of the offset: half the round trip of the best sample, plus the drift since then."""
@@ -163,7 +163,7 @@ class StoreClock:
         sent = self._monotonic()
         answered = self._read()
         received = self._monotonic()
-        return Offset(answered - received - GRAIN, answered - sent + GRAIN, received)
+        return Offset(answered - received - TIME_PRECISION, answered - sent + TIME_PRECISION, received)
 
     def _sharpen(self, began: float) -> None:
         for _ in range(SAMPLES - 1):
@@ -181,7 +181,7 @@ class StoreClock:
             elif sample.middle - self._offset <= JUMP:
                 self._follow_step([sample])
             else:
-                self._told = sample.middle
+                self._reported = sample.middle
                 self._jumps.append(sample)
                 if len(self._jumps) == MIN_AGREEING_SAMPLES and _agree(self._jumps):
                     self._follow_step(list(self._jumps))
@@ -198,14 +198,14 @@ class StoreClock:
         else:
             self._target = min(max(self._target, known.low), known.high)
         self._offset = max(self._target, min(self._offset, self._target + behind))
-        self._known, self._told = known, self._target
+        self._known, self._reported = known, self._target
         self._jumps.clear()
         self._update_validity()
 
     def _follow_step(self, samples: list[Offset]) -> None:
         self._known = _common(samples) or samples[-1]
         self._samples = samples if _common(samples) else samples[-1:]
-        self._target = self._told = self._known.middle
+        self._target = self._reported = self._known.middle
         self._offset = max(self._offset, self._target)
         self._jumps.clear()
         self._update_validity()
@@ -216,7 +216,7 @@ class StoreClock:
 
     def _slew(self, moment: float) -> None:
         if self._target < self._offset:
-            step = max(0.0, moment - self._slewed_at) * SLEW
+            step = max(0.0, moment - self._slewed_at) * SLEW_RATE
             self._offset = max(self._target, self._offset - step)
         self._slewed_at = max(self._slewed_at, moment)
 

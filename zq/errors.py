@@ -68,10 +68,10 @@ class NotAuthenticated(NotAuthorized):
 
     sentence = "The credential is not valid."
 
-    def __init__(self, sentence: str | None = None, challenge: str = "", why: str = "") -> None:
+    def __init__(self, sentence: str | None = None, challenge: str = "", reason: str = "") -> None:
         super().__init__(sentence)
         self.challenge = challenge
-        self.why = why
+        self.why = reason
 
 
 class QuotaExceeded(NotAuthorized):
@@ -203,8 +203,8 @@ class CommitTooLarge(ZqError):
     """The commit exceeds the message limit. Nothing has changed."""
 
     @classmethod
-    def of(cls, count: int, most: int) -> Self:
-        return cls(f"A commit may publish and delete at most {most} messages in total, not {count}.")
+    def of(cls, count: int, max_messages: int) -> Self:
+        return cls(f"A commit may publish and delete at most {max_messages} messages in total, not {count}.")
 
 
 class CommitRunning(Conflict):

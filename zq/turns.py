@@ -23,22 +23,22 @@ T = TypeVar("T")
 # Maximum number of items that are handled in one slice, and the number of items read from the store at a time.
 SLICE: Final = 100
 # Size of a slice of computation. A message takes 2 to 10 µs in most steps.
-FINE_SLICE: Final = 25
+FINE_SLICE_SIZE: Final = 25
 # Switch interval of CPython's interpreter lock in seconds (default 0.005): the maximum time for which a busy thread
 # delays a request. A shorter interval costs every request more.
-SWITCH: Final = 0.001
+SWITCH_INTERVAL: Final = 0.001
 # Switch interval while large work is in progress.
 SHORT_TURN: Final = 0.0002
 # Processor time in seconds below which a sleep is not worthwhile.
 MIN_WORK: Final = 0.0001
 # Seconds to sleep while a light request is in progress.
-YIELD: Final = 0.002
+YIELD_SECONDS: Final = 0.002
 # Sleep as a multiple of the preceding work, if another project sent a request recently.
 REST_FACTOR: Final = 4.0
 # Maximum seconds of a sleep that ``REST_FACTOR`` determines.
 MAX_REST: Final = 0.02
 # Number of threads with large work above which each thread sleeps less.
-FULL_REST: Final = 4
+FULL_REST_THREADS: Final = 4
 # Seconds to sleep if there was no recent light request of another project.
 SHORT_PAUSE: Final = 0.00005
 
@@ -112,9 +112,9 @@ def give_way() -> None:
     if took < MIN_WORK:
         return
     contention = _work.contention()
-    rest = min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
+    rest = min(REST_FACTOR * took * FULL_REST_THREADS / max(FULL_REST_THREADS, _process.count), MAX_REST)
     if contention is Contention.NOW:
-        time.sleep(max(YIELD, rest))
+        time.sleep(max(YIELD_SECONDS, rest))
     elif contention is Contention.RECENT:
         time.sleep(max(SHORT_PAUSE, rest))
     else:
@@ -125,7 +125,7 @@ def give_way() -> None:
 def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
     """Cut the items into slices of ``size``, and yield to other threads between them."""
     whole = size or SLICE
-    return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)
+    return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE_SIZE)
 
 
 def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -66,18 +66,18 @@ def test_rates_say_what_came_and_what_left(zq: Zq) -> None:
     zq("queue", "create", "idle")
     sampler = sampler_of(zq)
     first = {row.name: row for row in sampler.sample()}
-    assert (first["jobs"].total, first["jobs"].came, first["jobs"].change) == (40, None, None)
+    assert (first["jobs"].total, first["jobs"].in_rate, first["jobs"].change) == (40, None, None)
     zq("post", "jobs", given="1\n" * 20)
     zq("pop", "jobs", "--limit", "20")
     jobs, idle = sorted(sampler.sample(), key=lambda row: row.name != "jobs")
-    assert jobs.came == jobs.left
-    assert jobs.came is not None
-    assert jobs.came > 0
-    assert (idle.came, idle.left, idle.change) == (0, 0, 0)
+    assert jobs.in_rate == jobs.out_rate
+    assert jobs.in_rate is not None
+    assert jobs.in_rate > 0
+    assert (idle.in_rate, idle.out_rate, idle.change) == (0, 0, 0)
     assert (jobs.total, jobs.change) == (40, 0)
     zq("pop", "jobs", "--limit", "10")
     jobs, _ = sorted(sampler.sample(), key=lambda row: row.name != "jobs")
-    assert (jobs.came, jobs.left) == (0, -(jobs.change or 0))
+    assert (jobs.in_rate, jobs.out_rate) == (0, -(jobs.change or 0))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_store_without_counters_shows_only_the_change(
     """There are no rates on Redis, after a queue was created again, and after a power failure reset the counter."""
     then = Sample(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
     row = queue_metrics("jobs", Sample(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
-    assert (row.came, row.left, row.change) == rates
+    assert (row.in_rate, row.out_rate, row.change) == rates
 
 
 def test_without_a_terminal_it_is_one_look_with_rates(zq: Zq) -> None:
@@ -116,9 +116,9 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
         zq("post", name, given="1\n2\n")
     sampler = sampler_of(zq, limit=2)
     total = total_metrics(sampler.sample(), sampler.more)
-    assert (total.name, total.total, total.free, total.claimed, total.came) == ("first 2 queues", 4, 4, 0, None)
+    assert (total.name, total.total, total.free, total.claimed, total.in_rate) == ("first 2 queues", 4, 4, 0, None)
     total = total_metrics(sampler.sample(), sampler.more)
-    assert (total.came, total.left, total.change) == (0, 0, 0)
+    assert (total.in_rate, total.out_rate, total.change) == (0, 0, 0)
     assert total_metrics([], more=False) == QueueMetrics("0 queues", 0, 0, 0)
 
 
@@ -137,8 +137,8 @@ def test_unknown_numbers_are_last() -> None:
     """Numbers are sorted from the largest, then by name; unknown numbers are last."""
     rows = [
         QueueMetrics("c", 1, 0, 0),
-        QueueMetrics("b", 5, 0, 0, came=2),
-        QueueMetrics("a", 1, 0, 0, oldest=9, came=3, left=1),
+        QueueMetrics("b", 5, 0, 0, in_rate=2),
+        QueueMetrics("a", 1, 0, 0, oldest=9, in_rate=3, out_rate=1),
     ]
     names = {sort: "".join(row.name for row in sort_metrics(rows, sort)) for sort in SORTS}
     assert names == {"name": "abc", "messages": "bac", "in": "abc", "out": "abc", "oldest": "abc"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from zq.client import AsyncClient, Client
 from zq.client.async_consumer import AsyncConsumer
-from zq.client.calls import Asynchronous
+from zq.client.calls import AsyncOperations
 
 KINDS = ["blocking", "asynchronous"]
 
@@ -93,7 +93,7 @@ class Face:
             answer = method(*args, **named)
             if iscoroutine(answer):
                 return self._run(answer)
-            wrapped = isinstance(answer, Asynchronous | AsyncConsumer | AsyncIterable)
+            wrapped = isinstance(answer, AsyncOperations | AsyncConsumer | AsyncIterable)
             return Face(answer, self._run) if wrapped else answer
 
         return call

@@ -14,7 +14,7 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.servers import PROJECT, ZqServer, every_message, wait_for
 from zq import errors
-from zq.client import Client, Delivery, Event, Finished, Message
+from zq.client import Client, Delivery, Event, FinishedMessage, Message
 from zq.testing import Server
 
 SHORT = {"wait": 0, "until_empty": True}
@@ -288,5 +288,5 @@ def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> No
 
 def test_no_value_of_the_client_encodes_a_mutable_scratch_field() -> None:
     """A response of the server can set every field of the values."""
-    own = {field.name for kind in (Delivery, Event, Finished) for field in msgspec.structs.fields(kind)}
+    own = {field.name for kind in (Delivery, Event, FinishedMessage) for field in msgspec.structs.fields(kind)}
     assert own - {field.name for field in msgspec.structs.fields(Message)} == {"topic", "outcome", "finished"}

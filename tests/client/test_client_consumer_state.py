@@ -79,7 +79,7 @@ def test_decisions_are_settled_together_after_a_second_or_with_the_last_of_the_c
     assert due_or_none(state, 9) is None, "one at a time"
     state.record_success(settlement, SettleResult(deleted=2), 3)
     rest = terms(due(state, 3.2))
-    assert (rest.delete, rest.release) == (["m2"], [extensions.Released("m3", 5)])
+    assert (rest.delete, rest.release) == (["m2"], [extensions.ReleaseTerms("m3", 5)])
 
 
 def test_no_message_of_a_claim_that_is_over_is_handed_out() -> None:
@@ -155,7 +155,7 @@ def test_one_refused_decision_is_found_among_many() -> None:
             released += decided.release
             state.record_success(asked, SettleResult(), 1)
     assert sorted(deleted) == ["m0", "m1", "m2", "m4"]
-    assert released == [extensions.Released("m3")]
+    assert released == [extensions.ReleaseTerms("m3")]
     assert len(state.failures) == 1
 
 
@@ -167,7 +167,11 @@ def test_closing_gives_back_all_messages() -> None:
     state.close(2)
     rest = terms(due(state, 2))
     assert rest.delete == ["m1"]
-    assert rest.release == [extensions.Released(plain.id, 5), extensions.Released("m2"), extensions.Released("m3")]
+    assert rest.release == [
+        extensions.ReleaseTerms(plain.id, 5),
+        extensions.ReleaseTerms("m2"),
+        extensions.ReleaseTerms("m3"),
+    ]
 
 
 def test_back_off_doubles_with_each_claim_up_to_what_the_server_allows() -> None:

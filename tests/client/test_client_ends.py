@@ -81,7 +81,7 @@ def test_a_consumer_that_is_to_stop_does_not_wait_for_a_server_that_is_away(
 ) -> None:
     """The consumer starts no further claim, and gives up settling after ``STOP_TIMEOUT``."""
     monkeypatch.setattr("zq.client.consumer.STOP_TIMEOUT", 0.5)
-    with client_of(kind, proxy.url, project, retries=Retries(attempts=99, first=5)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=99, first_delay=5)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(2))
         for claimed in (True, False):

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.servers import ZqServer
-from zq.client import AsyncClient, Client, Message, Retries, Worked
+from zq.client import AsyncClient, Client, Message, Retries, WorkResult
 from zq.client.calls import listing, operation
 from zq.errors import Unavailable
 
@@ -63,7 +63,7 @@ def test_an_error_names_its_cause_and_the_first_repeat_is_logged(
 ) -> None:
     """The first retry is logged once."""
     with (
-        Client(url, "acme", retries=Retries(first=0.01, most=0.02, deadline=0.5)) as client,
+        Client(url, "acme", retries=Retries(first_delay=0.01, max_delay=0.02, deadline=0.5)) as client,
         pytest.raises(Unavailable, match=cause),
     ):
         client.queue("jobs").post(1)
@@ -95,5 +95,5 @@ def test_work_returns_counts_and_logs_nothing(running: ZqServer, caplog: pytest.
                 raise ValueError("three")
 
         worked = queue.work(handle, concurrency=2, until_empty=True, wait=1, backoff=60)
-    assert worked == Worked(done=6, failed=1)
+    assert worked == WorkResult(done=6, failed=1)
     assert [record.name for record in caplog.records if record.name.startswith("http")] == []

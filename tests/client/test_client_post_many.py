@@ -125,7 +125,7 @@ def test_batches_go_side_by_side(queue: Any) -> None:
 def test_an_endless_source_is_read_no_further_than_needed(proxy: Proxy, kind: str, project: str) -> None:
     """The next batch is built during a request; a failure ends both and reports what is stored."""
     source = itertools.count()
-    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first_delay=0.01)) as client:
         proxy.fails_from = 4  # the queue's metadata, the limits and two batches
         with pytest.raises(PostStopped, match=f"{2 * MAX_BATCH} messages") as caught:
             client.queue("jobs").post_many(source)
@@ -153,7 +153,7 @@ def test_a_second_run_under_the_same_key_stores_nothing_twice(queue: Any) -> Non
 def test_the_error_says_exactly_what_may_be_stored(proxy: Proxy, kind: str, project: str) -> None:
     """A rejection proves that the batch is not stored only if no earlier attempt may have stored it."""
     refused = Trouble(passes=False, status=401)
-    with client_of(kind, proxy.url, project, retries=Retries(first=0.01)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(first_delay=0.01)) as client:
         for troubles, maybe_stored in (([LOST_ANSWER, refused], [range(3)]), ([refused], [])):
             proxy.plan(None, None, *troubles)
             with pytest.raises(PostStopped) as caught:

@@ -24,7 +24,7 @@ DAMAGED = Trouble(
     headers=(("X-Zq-Error", "StoreDamaged"), ("Content-Type", "application/json"), ("Retry-After", "1")),
     content=b'{"title": "Store damaged", "description": "It is."}',
 )
-QUICK = Retries(attempts=5, deadline=60, first=0.01, most=0.05)
+QUICK = Retries(attempts=5, deadline=60, first_delay=0.01, max_delay=0.05)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again(client: Any, proxy: Proxy)
 
 def test_a_claim_without_an_answer_is_given_back(proxy: Proxy, kind: str, project: str) -> None:
     """Its messages are released; a claim with the caller's name stays, so that the caller can find it."""
-    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first_delay=0.01)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(4))
         for name, claimed in ((None, 0), ("mine.1", 2)):
@@ -141,7 +141,7 @@ def test_a_pop_that_reached_no_server_is_repeated(kind: str, project: str) -> No
         attempts.append(request.method)
         return request
 
-    retries = Retries(attempts=3, deadline=60, first=0.01, most=0.05)
+    retries = Retries(attempts=3, deadline=60, first_delay=0.01, max_delay=0.05)
     dead, unreached = f"http://127.0.0.1:{free_port()}", pytest.raises(errors.Unavailable, match="cannot be reached")
     with client_of(kind, dead, project, auth=signed, retries=retries) as client, unreached:
         client.queue("jobs").pop()
@@ -173,7 +173,7 @@ def test_retry_after_is_honoured(client: Any, proxy: Proxy) -> None:
 
 def test_what_lasts_longer_than_the_deadline_is_unavailable(proxy: Proxy, kind: str) -> None:
     """The number of attempts, the deadline or a later Retry-After ends the retries with one error message."""
-    with client_of(kind, proxy.url, retries=Retries(attempts=3, first=0.01)) as client:
+    with client_of(kind, proxy.url, retries=Retries(attempts=3, first_delay=0.01)) as client:
         proxy.plan(*[BUSY] * 9)
         with pytest.raises(errors.Unavailable, match=r"^The server answered 503 Service Unavailable\.$"):
             client.ping()
@@ -189,7 +189,7 @@ def test_what_lasts_longer_than_the_deadline_is_unavailable(proxy: Proxy, kind: 
     sentence = pytest.raises(
         errors.Unavailable, match=r"^The server at 127\.0\.0\.1:\d+ cannot be reached \(connection refused\)\.$"
     )
-    with client_of(kind, dead, retries=Retries(deadline=0.3, first=0.01)) as client, sentence:
+    with client_of(kind, dead, retries=Retries(deadline=0.3, first_delay=0.01)) as client, sentence:
         client.queue("jobs").pop()
 
 

@@ -87,7 +87,7 @@ def test_a_stream_outlives_the_loss_of_the_store(tmp_path) -> None:
 
 def test_a_stream_that_cannot_be_opened_is_an_error(running: ZqServer, kind: str, project: str) -> None:
     """A rejection is raised at once, a persistent failure after the retries."""
-    few = Retries(attempts=2, first=0.01)
+    few = Retries(attempts=2, first_delay=0.01)
     with Proxy(running.url).serving() as proxy, client_of(kind, proxy.url, project, retries=few) as client:
         with pytest.raises(errors.Invalid):
             first(client.stream("***"), 1)

@@ -10,7 +10,7 @@ from tests.client.client_kinds import client_of
 from tests.servers import ZqServer, wait_for
 from tests.sink import CONFIG, Sink
 from zq import errors
-from zq.client import Redriven
+from zq.client import RedriveResult
 from zq.client.webhooks import verify
 
 
@@ -79,7 +79,7 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
         source.drop_deliveries(made.id, [])
         before, sink.answers["/hook"] = len(sink.came("/hook")), 200
         moved = [source.redrive_deliveries(made.id, limit=1) for _ in range(2)]
-        assert moved == [Redriven(1, 1), Redriven(1, 0)]
+        assert moved == [RedriveResult(1, 1), RedriveResult(1, 0)]
         wait_for(lambda: len(sink.came("/hook")) == before + 2, 60, "both")
         for each in sink.came("/hook")[before:]:
             one = dead[str(each.document["body"])]

@@ -169,7 +169,7 @@ def test_rate_limited_call_waits_for_retry_after(
 ) -> None:
     """The request was not processed, so even a pop is retried; no attempt is counted, and the log has one line."""
     caplog.set_level(logging.INFO, "zq.client")
-    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first=0.01)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(attempts=2, first_delay=0.01)) as client:
         proxy.plan(trouble, trouble, trouble)
         began = time.monotonic()
         assert bodies(client.queue("jobs").pop()) == []
@@ -191,7 +191,7 @@ def test_rate_limit_error_names_the_exceeded_limit(proxy: Proxy, kind: str, proj
 
 def test_a_lost_answer_before_it_is_not_forgotten(proxy: Proxy, kind: str, project: str) -> None:
     """The error's cause shows that an earlier attempt may have been processed."""
-    with client_of(kind, proxy.url, project, retries=Retries(deadline=0.9, first=0.01, most=0.02)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(deadline=0.9, first_delay=0.01, max_delay=0.02)) as client:
         proxy.plan(LOST_ANSWER, TOO_FAST)
         with pytest.raises(errors.TooManyRequests) as refused:
             client.queue("jobs").post("once")
@@ -200,7 +200,7 @@ def test_a_lost_answer_before_it_is_not_forgotten(proxy: Proxy, kind: str, proje
 
 def test_a_consumer_waits_when_it_is_too_fast(proxy: Proxy, kind: str, project: str) -> None:
     """The consumer waits longer than a single call, and claims nothing twice."""
-    with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5, first=0.01)) as client:
+    with client_of(kind, proxy.url, project, retries=Retries(deadline=0.5, first_delay=0.01)) as client:
         queue = client.queue("jobs")
         queue.post_batch(range(3))
         proxy.plan(None, TOO_FAST, TOO_FAST)  # the first request is for the limits

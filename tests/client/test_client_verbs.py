@@ -11,7 +11,7 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.servers import ZqServer, wait_for
 from zq import errors
-from zq.client import Buried, Draft, Moved, Released, TypedValue
+from zq.client import BuryTerms, Draft, MoveTerms, ReleaseTerms, TypedValue
 
 
 @pytest.fixture
@@ -197,9 +197,9 @@ def test_a_claim_is_taken_renewed_settled_and_released(client: Any) -> None:
     settled = queue.settle(
         claim.id,
         delete=[ids[0], "0" * 32],
-        release=[Released(ids[1], 30)],
-        move=[Moved(ids[2], "next", msgspec.Raw(b'"new"'))],
-        bury=[Buried(ids[3], "torn")],
+        release=[ReleaseTerms(ids[1], 30)],
+        move=[MoveTerms(ids[2], "next", msgspec.Raw(b'"new"'))],
+        bury=[BuryTerms(ids[3], "torn")],
     )
     assert (settled.deleted, settled.released, settled.moved, settled.buried) == (1, 1, 1, 1)
     assert settled.lost == ["0" * 32]
@@ -230,10 +230,10 @@ def test_history_is_read_by_time_and_replayed(client: Any) -> None:
     assert bodies(queue.history(living=True)) == [0, 1, 2]
     soon = datetime.now(UTC) + timedelta(minutes=1)
     assert list(queue.history(since=soon)) == []
-    page = queue.history_stretch(0, page=1)
-    assert bodies([*page.messages, *queue.history_stretch(page.end).messages]) == [0, 1]
-    assert queue.history_stretch(0, living=True, page=2).end == 2
-    assert queue.history_stretch(0, since=soon).end is None
+    page = queue.read_history_page(0, page=1)
+    assert bodies([*page.messages, *queue.read_history_page(page.end).messages]) == [0, 1]
+    assert queue.read_history_page(0, living=True, page=2).end == 2
+    assert queue.read_history_page(0, since=soon).end is None
     assert queue.replay_dry_run([ids[0], "gone"]).lost == ["gone"]
     assert queue.replay(ids[:1]) == 1
     assert queue.replay(until=soon, limit=1) == 1
@@ -248,9 +248,9 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
     second, _ = topic.publish_batch(["Rome", "Bern"], ttl=120)
     assert bodies(topic.list()) == ["Oslo", "Rome", "Bern"]
     assert bodies(topic.list(after=first, page=1)) == ["Rome", "Bern"]
-    page = topic.stretch(0, page=2)
+    page = topic.read_page(0, page=2)
     assert (bodies(page.messages), page.gap) == (["Oslo", "Rome"], None)
-    assert bodies(topic.stretch(page.end).messages) == ["Bern"]
+    assert bodies(topic.read_page(page.end).messages) == ["Bern"]
     assert topic.get(second).body == "Rome"
     assert bodies(topic.get_many([first, second])) == ["Oslo", "Rome"]
     third = topic.publish("Kyiv", attributes={"kind": "city", "raw": b"\x00"})

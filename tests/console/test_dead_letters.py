@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.console.conftest import Watch
 from zq.client import Client
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def bury(client: Client, name: str, *bodies: object, dead: str = "dead", reason:
     ids = queue.post_batch(list(bodies))
     claim = queue.claim(limit=len(bodies))
     assert claim is not None
-    queue.settle(claim.id, bury=[Buried(id, reason) for id in ids])
+    queue.settle(claim.id, bury=[BuryTerms(id, reason) for id in ids])
     return ids
 
 
@@ -119,7 +119,7 @@ def test_timeline_of_dead_letter_dates_the_move_by_the_move(client: Client, watc
     assert claim is not None
     watch.open("queues")
     watch.page.wait_for_timeout(2000)
-    queue.settle(claim.id, bury=[Buried(id, REASON)])
+    queue.settle(claim.id, bury=[BuryTerms(id, REASON)])
     page = watch.open(f"queues/dead?m={id}")
     posted, moved = (
         page.locator(".timeline li", has_text="posted to orders"),

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Watch
 from zq.client import Client
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_dead_letters_of_the_queue_stand_first(client: Client, watch: Watch) -> 
         queue.create({"_dead_letter_queue": "dead"})
         queue.post_batch([f"{name} 1", f"{name} 2"])
         claim = queue.claim(limit=2)
-        queue.settle(claim.id, bury=[Buried(message.id, f"{name} broke") for message in claim.messages])
+        queue.settle(claim.id, bury=[BuryTerms(message.id, f"{name} broke") for message in claim.messages])
     page = watch.open(MAIL)
     tab(page, "Dead letters 4")
     expect(page.locator("tbody td.start")).to_have_text(['"mail 1"', '"mail 2"', '"other 1"', '"other 2"'])
@@ -94,7 +94,7 @@ def test_history_is_newest_first_with_filters(client: Client, watch: Watch) -> N
     queue.post_batch(list(range(24)))
     claim = queue.claim(limit=1)
     assert claim is not None
-    queue.settle(claim.id, bury=[Buried(claim.messages[0].id, "torn")])
+    queue.settle(claim.id, bury=[BuryTerms(claim.messages[0].id, "torn")])
     for _ in range(23):
         queue.pop(1)
     page = watch.open(f"{MAIL}?state=history")

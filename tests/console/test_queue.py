@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.console.conftest import Watch, Watching
 from tests.servers import wait_for
 from zq.client import Client, TypedValue
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_untrusted_text_is_escaped(client: Client, watch: Watch) -> None:
     page.get_by_role("link", name="Metadata").click()
     expect(page.get_by_label("Your own keys, as a JSON object")).to_have_value(json_like(HOSTILE))
     claim = queue.claim(limit=1)
-    queue.settle(claim.id, bury=[Buried(claim.messages[0].id, HOSTILE)])
+    queue.settle(claim.id, bury=[BuryTerms(claim.messages[0].id, HOSTILE)])
     watch.open("queues/mail.dead")
     open_first(page)
     expect(page.locator(".facts")).to_contain_text("onerror=alert(2)")

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Watch
 from zq.client import Client
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def bury_all(client: Client, sizes: dict[str, int]) -> None:
             queue.post_batch([start + at for at in range(20)])
             claim = queue.claim(limit=20)
             assert claim is not None
-            queue.settle(claim.id, bury=[Buried(message.id, "torn") for message in claim.messages])
+            queue.settle(claim.id, bury=[BuryTerms(message.id, "torn") for message in claim.messages])
 
 
 def told(page: Page) -> dict[str, int]:

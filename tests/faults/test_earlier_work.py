@@ -51,7 +51,9 @@ def embedded(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
 def on_redis(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
     server = closing.enter_context(RedisServer())
     client = closing.enter_context(redis.Redis(port=server.port))
-    return scene_at(closing, server.uri), lambda: client.delete(*layout.keys(layout.whole("acme")).transactions[-2:])
+    return scene_at(closing, server.uri), lambda: client.delete(
+        *layout.keys(layout.project_ref("acme")).transactions[-2:]
+    )
 
 
 def on_mongodb(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
@@ -93,7 +95,7 @@ def test_what_a_server_of_an_earlier_version_does_meanwhile_is_found_out() -> No
     with ExitStack() as closing:
         server = closing.enter_context(RedisServer())
         client = closing.enter_context(redis.Redis(port=server.port))
-        scene, keys = scene_at(closing, server.uri), layout.keys(layout.whole("acme"))
+        scene, keys = scene_at(closing, server.uri), layout.keys(layout.project_ref("acme"))
         scene.fence("a")
         scene.stage("s")
         client.hset(keys.fences[0], mapping={"a": 2, "b": 1})
@@ -109,7 +111,7 @@ def test_every_verb_on_redis_keeps_the_list_right() -> None:
     with ExitStack() as closing:
         server = closing.enter_context(RedisServer())
         client = closing.enter_context(redis.Redis(port=server.port))
-        scene, keys = scene_at(closing, server.uri), layout.keys(layout.whole("acme"))
+        scene, keys = scene_at(closing, server.uri), layout.keys(layout.project_ref("acme"))
         hashes = {b"f": keys.fences[0], b"p": keys.producers, b"s": keys.stages}
         work, moments = keys.transactions[-2:]
 

@@ -31,7 +31,7 @@ from zq.conformance.topic_builders import Log
 from zq.errors import StartRefused, Unavailable
 from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef
-from zq.model.parcels import Fact, Parcel, facts
+from zq.model.parcels import Parcel, StoredItem, facts
 from zq.model.pools import pool_ref
 from zq.model.quotas import Work
 from zq.model.topics import Retention
@@ -173,7 +173,7 @@ def moved(pair: Pair, *, target: object = None, **options: object) -> tuple[int,
     return code, lines
 
 
-def contents(parcels: ParcelController, project: str, now: float) -> list[Fact]:
+def contents(parcels: ParcelController, project: str, now: float) -> list[StoredItem]:
     found: list[Parcel] = []
     after = ""
     while (page := parcels.export(project, after, 100, now)).next is not None:
@@ -620,7 +620,7 @@ HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": 
 
 def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encrypted messages are readable, a subscription exists, and a kill of the command loses nothing."""
-    monkeypatch.setattr("zq.serving.migrate_command.WATCH", 0.2)
+    monkeypatch.setattr("zq.serving.migrate_command.WATCH_SECONDS", 0.2)
     keys = tmp_path / "keys"
     keys.write_text(f"one {b64encode(bytes(32)).decode()}\n")
     keys.chmod(0o600)
@@ -663,7 +663,7 @@ def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, mon
 QUICK = """
 import sys
 from zq.serving import migrate_command, server
-migrate_command.WATCH = 0.2
+migrate_command.WATCH_SECONDS = 0.2
 sys.exit(server.main(sys.argv[1:]))
 """
 

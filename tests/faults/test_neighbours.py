@@ -16,7 +16,7 @@ import pytest
 
 from tests.commands import new_token
 from tests.servers import Lost, ZqServer, ask, wait_for
-from zq.turns import SWITCH
+from zq.turns import SWITCH_INTERVAL
 
 # Requests per second of a project, which even a busy machine exceeds.
 RATE = 10
@@ -84,4 +84,4 @@ def test_threads_take_short_turns(tmp_path: Path) -> None:
     with ZqServer("memory:", env=env) as server:
         worker = server.worker_pids[0]
         assert server.terminate() == 0
-    assert float((tmp_path / str(worker)).read_text()) == pytest.approx(SWITCH)
+    assert float((tmp_path / str(worker)).read_text()) == pytest.approx(SWITCH_INTERVAL)

@@ -11,7 +11,7 @@ from zq.storage.redis.layout import OPEN_KEY
 from zq.storage.redis.store import Store
 
 COMMIT = Commit(project="acme", producer="etl", batch=1, publish=["s"], settle=[], ttl=3600)
-LATER = 10 * transactions.FORGOTTEN
+LATER = 10 * transactions.STALE_AFTER_MS
 
 
 def entries(store: Store) -> int:
@@ -34,8 +34,8 @@ def test_what_is_announced_anew_while_it_is_looked_at_stays(store: RedisServer, 
     assert not transactions.find_unfinished_commits(ours, LATER)
     assert entries(ours) == 1
     monkeypatch.undo()
-    assert not transactions.find_unfinished_commits(ours, LATER + transactions.FORGOTTEN)
+    assert not transactions.find_unfinished_commits(ours, LATER + transactions.STALE_AFTER_MS)
     assert entries(ours) == 1
-    assert not transactions.find_unfinished_commits(ours, LATER + transactions.FORGOTTEN + 1)
+    assert not transactions.find_unfinished_commits(ours, LATER + transactions.STALE_AFTER_MS + 1)
     assert entries(ours) == 0
     storage.close()

@@ -22,7 +22,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.model import Draft, QueueRef, new_ids
 from zq.model.documents import DocumentRef
 from zq.storage import connect
-from zq.storage.redis.layout import FAR
+from zq.storage.redis.layout import LATEST_SCORE
 
 TIMEOUT = 2.0
 QUEUE = QueueRef("acme", "jobs")
@@ -320,7 +320,7 @@ def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
         assert kinds == {"names", "queues", "state", "due"}
         entries = [entry for key in left if ":due" in key for entry in admin.zrange(key, 0, -1, withscores=True)]
         assert sorted(entry[8:] for entry, _ in entries) == [b"\0\0\0\2p%d" % at for at in range(7)]
-        assert {score for _, score in entries} == {FAR}
+        assert {score for _, score in entries} == {LATEST_SCORE}
         assert [key for key in left if "{" not in key] == ["zq:clock", "zq:version"]
         assert len([key for key in left if ":state:" in key]) == 40 + 7
         for room in rooms:

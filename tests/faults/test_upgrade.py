@@ -28,7 +28,7 @@ from zq.serving import application, control, level_watch, lifecycle, upgrade_com
 from zq.serving.application import _open_pool, wait_for_store
 from zq.serving.level_watch import INTERVAL, TTL, LevelWatch, read_processes
 from zq.serving.settings import Configuration
-from zq.serving.upgrade_command import PAUSE, UpgradeControl, apply, describe
+from zq.serving.upgrade_command import RECORD_WAIT, UpgradeControl, apply, describe
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.mongodb import MongoStorage
@@ -84,7 +84,7 @@ def test_finish_finds_a_server_after_the_clock_of_the_store_jumps(
     monkeypatch.setattr(storage, "now", lambda: now() + 40)
     monkeypatch.setattr(upgrade_command, "sleep", lambda seconds: old.refresh() if seconds > INTERVAL else None)
     with pytest.raises(StartRefused, match="Servers of earlier versions"):
-        apply(storage, finish=True, pause=PAUSE)
+        apply(storage, finish=True, pause=RECORD_WAIT)
     assert level_of(storage) == StoreLevel()
 
 
@@ -226,7 +226,7 @@ def test_a_server_ends_at_once_if_the_level_is_not_supported_or_unreadable(
         assert levelled(storage).replace_level(former, record)
         watch.refresh()
         former = record
-    assert ended == [lifecycle.GIVEN_UP] * 2
+    assert ended == [lifecycle.STORE_LOST_EXIT_CODE] * 2
     assert time.monotonic() - began < 2
 
 

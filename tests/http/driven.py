@@ -9,7 +9,7 @@ from typing import Any
 import falcon
 
 from zq.http.application import MAX_SHORT_BODY, App
-from zq.http.pending import HANDOVER, Handover
+from zq.http.pending import HANDOVER_KEY, Handover
 from zq.storage.inline import Ticket
 
 
@@ -29,7 +29,7 @@ class Driven:
         except OSError:  # the app reads again and raises it
             return self.app(environ, start_response)
         environ["wsgi.input"] = io.BytesIO(body)
-        environ[HANDOVER] = handover = Handover()
+        environ[HANDOVER_KEY] = handover = Handover()
         begun: list[Any] = []
         if self.app.is_short(environ, body):
             self.inline += 1

@@ -32,7 +32,7 @@ from zq.core.creation import NO_METADATA
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
-from zq.http.openapi import OPEN, document, resources
+from zq.http.openapi import OPEN_PATHS, document, resources
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import SignedUrlOptions
@@ -235,7 +235,7 @@ RIGHT = [
 WRONG = [
     found.ok()
     for found in tailored(right=False).get_all_operations()
-    if found.ok().path not in (*OPEN, *resources.topics(LIMITS), *NOTHING_WRONG) and not endless(found.ok())
+    if found.ok().path not in (*OPEN_PATHS, *resources.topics(LIMITS), *NOTHING_WRONG) and not endless(found.ok())
 ]
 
 

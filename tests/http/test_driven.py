@@ -31,7 +31,7 @@ def test_a_listing_with_a_long_way_goes_on_in_a_thread(
     own_store: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request begins inline and returns the same page."""
-    monkeypatch.setattr(scans, "SHORT", 1)
+    monkeypatch.setattr(scans, "SHORT_SCAN_BLOCKS", 1)
     edge = Driven(create_app(Broker(own_store, clock)))
     api = Api(edge)
     for _ in range(20):

@@ -13,7 +13,7 @@ from tests.http.scoped import Scoped
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.core.data_keys import DataKeys
-from zq.core.encryption import MARK, SET_ASIDE, Sealing
+from zq.core.encryption import MARK, UNREADABLE_DELAY, Sealing
 from zq.core.rates import Rates
 from zq.core.tails import ALL
 from zq.http.app import create_app
@@ -115,7 +115,7 @@ def test_a_body_that_was_swapped_in_the_store_is_never_shown(
     assert of(api.get(claim, 200)) == ["c"]
     api.post("/v2/queues/jobs/claims", 204, {})
     api.delete(claim, 204)
-    clock.advance(SET_ASIDE)
+    clock.advance(UNREADABLE_DELAY)
     assert of(api.delete(f"{URL}?pop=5", 200)) == ["c"]
     assert of(api.get("/v2/queues/jobs/history", 200)) == ["c"]
     assert api.post("/v2/queues/jobs/history/replay", 200, {"limit": 10}).json["replayed"] == 1
@@ -132,7 +132,7 @@ def test_a_message_is_shown_again_when_its_key_is(api: Api, store: Store, compos
     (message,) = store.messages()
     other.get(f"{URL}/{message.id}", 503)
     assert of(other.delete(f"{URL}?pop=1", 200)) == []
-    clock.advance(SET_ASIDE - 1)
+    clock.advance(UNREADABLE_DELAY - 1)
     assert of(api.delete(f"{URL}?pop=1", 200)) == []
     other.send("jobs", "theirs")
     rotated = compose(encryption_keys={"two": KEYS["two"], "one": KEYS["one"]})
@@ -150,7 +150,7 @@ def test_who_settles_all_of_a_claim_settles_what_it_has_shown(api: Api, compose,
     assert [message["body"] for message in claimed] == ["theirs"]
     assert other.post(f"{claim}/settle", 200, {"delete": "*"}).json["deleted"] == 1
     api.post("/v2/queues/jobs/claims", 204, {})
-    clock.advance(SET_ASIDE)
+    clock.advance(UNREADABLE_DELAY)
     assert [message["body"] for message in api.claim("jobs")[1]] == ["mine"]
 
 

@@ -17,7 +17,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.core.rates import MAX_HEAVY, Rates
 from zq.http.app import create_app
-from zq.http.pending import HANDOVER, Handover
+from zq.http.pending import HANDOVER_KEY, Handover
 from zq.model.quotas import Quota
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -151,10 +151,10 @@ def test_a_poll_holds_no_place_while_it_waits(monkeypatch: pytest.MonkeyPatch, b
         for _ in range(MAX_HEAVY + 1):
             path_info, _, query = path.partition("?")
             environ: dict[str, Any] = {"PATH_INFO": path_info, "QUERY_STRING": query, "HTTP_CLIENT_ID": CLIENT}
-            environ |= {"HTTP_X_AUTH_TOKEN": caller.token, HANDOVER: Handover()}
+            environ |= {"HTTP_X_AUTH_TOKEN": caller.token, HANDOVER_KEY: Handover()}
             setup_testing_defaults(environ)
             caller.app(environ, lambda *_: None)
-            environ[HANDOVER].pending.close()
+            environ[HANDOVER_KEY].pending.close()
 
 
 @pytest.fixture

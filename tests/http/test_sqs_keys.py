@@ -17,7 +17,7 @@ from zq.serving import control, credential_commands
 from zq.sqs.feature import SqsFeature
 from zq.sqs.key_command import COMMAND
 from zq.sqs.keys import KEY, MAX_KEYS, SqsKeyLookup, SqsKeys
-from zq.sqs.sigv4 import Refusal
+from zq.sqs.sigv4 import SignatureRejection
 from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
@@ -105,7 +105,7 @@ def test_a_key_is_remembered_for_a_second(keys: SqsKeys, clock: ManualClock, pro
     now[0] += 0.9
     assert lookup.find(made.key.id, "::1").secret == made.secret
     now[0] += 0.2
-    with pytest.raises(Refusal, match=r"The security token included in the request is invalid\."):
+    with pytest.raises(SignatureRejection, match=r"The security token included in the request is invalid\."):
         lookup.find(made.key.id, "::1")
 
 
@@ -115,7 +115,7 @@ def test_an_address_that_guesses_is_slowed(keys: SqsKeys, clock: ManualClock, pr
     lookup = SqsKeyLookup(keys, clock, lambda: now[0])
     made = keys.create(f"guess{project_suffix}")
     for number in range(50):
-        with pytest.raises(Refusal):
+        with pytest.raises(SignatureRejection):
             lookup.find(f"ZQGUESS{number}", "192.0.2.1")
     with pytest.raises(TooManyRequests):
         lookup.find(made.key.id, "192.0.2.1")
@@ -131,23 +131,23 @@ def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
     made = keys.create(f"neighbour{project_suffix}")
     assert lookup.find(made.key.id, "192.0.2.1")
     for number in range(60):
-        with pytest.raises((Refusal, TooManyRequests)):
+        with pytest.raises((SignatureRejection, TooManyRequests)):
             lookup.find(f"ZQGUESS{number}", "192.0.2.1")
     now[0] += 1.1
     for number in range(60):
-        with pytest.raises((Refusal, TooManyRequests)):
+        with pytest.raises((SignatureRejection, TooManyRequests)):
             lookup.find(f"ZQGUESS{number}", "192.0.2.1")
     assert lookup.find(made.key.id, "192.0.2.1")
     keys.disable(made.key.id)
     now[0] += 1.1
     for number in range(60):
-        with pytest.raises((Refusal, TooManyRequests)):
+        with pytest.raises((SignatureRejection, TooManyRequests)):
             lookup.find(f"ZQGUESS{number}", "192.0.2.1")
-    with pytest.raises(Refusal):
+    with pytest.raises(SignatureRejection):
         lookup.find(made.key.id, "192.0.2.1")
     now[0] += 1.1
     for number in range(60):
-        with pytest.raises((Refusal, TooManyRequests)):
+        with pytest.raises((SignatureRejection, TooManyRequests)):
             lookup.find(f"ZQGUESS{number}", "192.0.2.1")
     with pytest.raises(TooManyRequests):
         lookup.find(made.key.id, "192.0.2.1")

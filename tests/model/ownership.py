@@ -19,7 +19,7 @@ from zq.storage.object.epochs import (
     Opening,
     Proof,
     Span,
-    TakenOver,
+    TakeoverLost,
     depose,
     extend_chain,
     log_name,
@@ -106,7 +106,7 @@ class Turns:
             run(self)
         except StoreDamaged as error:
             self.error = error
-        except (Ended, Deposed, TakenOver, Unavailable):
+        except (Ended, Deposed, TakeoverLost, Unavailable):
             pass
         except BaseException as error:  # noqa: BLE001  # shown by the test
             self.error = error

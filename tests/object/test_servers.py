@@ -13,7 +13,7 @@ import pytest
 from tests.object.work import Producers, listed
 from tests.rotation import rotated
 from tests.servers import Lost, ZqServer, ask, wait_for
-from zq.serving.lifecycle import GIVEN_UP
+from zq.serving.lifecycle import STORE_LOST_EXIT_CODE
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine:
             decided = set(producers.acknowledged)
         with pytest.raises(Lost):  # it has ended
             refuses(first)
-        assert first.wait(60) == GIVEN_UP
+        assert first.wait(60) == STORE_LOST_EXIT_CODE
     left = set(producers.acknowledged) - decided
     assert left <= set(there), "what was acknowledged after it woke is not with its successor"
     whole(there, [*early.acknowledged, *producers.acknowledged])

@@ -50,9 +50,9 @@ def test_dead_letters_tell_where_they_come_from_and_why(spark, client, options) 
     client.queue("in").create({"_dead_letter_queue": "dead", "_max_claim_count": 3})
     client.queue("in").post("poison")
     claim = client.queue("in").claim()
-    from zq.wire.extensions import Buried
+    from zq.wire.extensions import BuryTerms
 
-    client.queue("in").settle(claim.id, bury=[Buried(claim.messages[0].id, "it does not parse")])
+    client.queue("in").settle(claim.id, bury=[BuryTerms(claim.messages[0].id, "it does not parse")])
     [row] = table(spark, options, queue="dead").collect()
     assert (row.body, row.origin, row.origin_claim_count, row.reason) == ("poison", "in", 1, "it does not parse")
 

@@ -12,7 +12,7 @@ from tests.cli.conftest import Zq
 from tests.sqs.conftest import REGION
 from tests.tables import every_row
 from zq import errors
-from zq.client import Buried, Client, Moved
+from zq.client import BuryTerms, Client, MoveTerms
 
 LONG = ["orders-" + "x" * 58, "orders-" + "y" * 73]
 """Names of 65 and 80 characters."""
@@ -56,7 +56,7 @@ def test_rest_accepts_a_queue_that_only_sqs_can_name_wherever_a_body_names_one(r
     queue.update({"_dead_letter_queue": name})
     queue.post_batch(["moved", "buried"])
     claim = queue.claim(2)
-    queue.settle(claim.id, move=[Moved(claim.messages[0].id, name)], bury=[Buried(claim.messages[1].id, "why")])
+    queue.settle(claim.id, move=[MoveTerms(claim.messages[0].id, name)], bury=[BuryTerms(claim.messages[1].id, "why")])
     assert [message.body for message in target.pop(2)] == ["moved", "buried"]
     queue.post("redriven")
     queue.redrive(to=name)
@@ -73,7 +73,7 @@ def test_rest_refuses_a_long_name_of_no_queue_wherever_a_body_names_one(rest: Cl
     refused: dict[str, Callable[[], object]] = {
         "_dead_letter_queue must be a queue name": lambda: queue.update({"_dead_letter_queue": name}),
         "to must be a queue name": lambda: queue.redrive(to=name),
-        "queue must be a queue name": lambda: queue.settle(claim.id, move=[Moved(message, name)]),
+        "queue must be a queue name": lambda: queue.settle(claim.id, move=[MoveTerms(message, name)]),
     }
     for sentence, call in refused.items():
         with pytest.raises((errors.Invalid, errors.InvalidBody), match=f"{sentence}.* 1 to 64 characters"):

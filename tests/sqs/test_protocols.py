@@ -26,7 +26,7 @@ from zq.sqs import errors, json_protocol, query_protocol, sigv4
 from zq.sqs.authentication import _translate_refusals
 from zq.sqs.endpoint import READ_ONLY_OPERATIONS
 from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
-from zq.sqs.sigv4 import Refusal
+from zq.sqs.sigv4 import SignatureRejection
 
 Serve = Callable[..., TestApp]
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -85,7 +85,7 @@ ENTRY_ID = (
 OWN = "AWS.SimpleQueueService."
 
 
-def translate(refusal: Refusal) -> errors.SqsError:
+def translate(refusal: SignatureRejection) -> errors.SqsError:
     """Return the error that a client receives for a rejected signature."""
     with pytest.raises(errors.SqsError) as raised, _translate_refusals():
         raise refusal
@@ -201,28 +201,28 @@ ROWS = [
     ),
     (errors.access_denied("No."), "AccessDenied", "AccessDenied", 403, "No."),
     (
-        translate(Refusal(sigv4.NOT_SIGNED, sigv4.NO_SIGNATURE)),
+        translate(SignatureRejection(sigv4.NOT_SIGNED, sigv4.NO_SIGNATURE)),
         "MissingAuthenticationToken",
         "MissingAuthenticationToken",
         403,
         "Request is missing Authentication Token",
     ),
     (
-        translate(Refusal(sigv4.INCOMPLETE_SIGNATURE, "No.", 400)),
+        translate(SignatureRejection(sigv4.INCOMPLETE_SIGNATURE, "No.", 400)),
         "IncompleteSignature",
         "IncompleteSignature",
         400,
         "No.",
     ),
     (
-        translate(Refusal(sigv4.UNKNOWN_KEY, sigv4.NO_SUCH_KEY)),
+        translate(SignatureRejection(sigv4.UNKNOWN_KEY, sigv4.NO_SUCH_KEY)),
         "InvalidClientTokenId",
         "InvalidClientTokenId",
         403,
         "The security token included in the request is invalid.",
     ),
     (
-        translate(Refusal(sigv4.MISMATCH, "Signature expired: …")),
+        translate(SignatureRejection(sigv4.MISMATCH, "Signature expired: …")),
         "SignatureDoesNotMatch",
         "SignatureDoesNotMatch",
         403,

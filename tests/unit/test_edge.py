@@ -119,7 +119,7 @@ def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
 
 def test_probes_do_not_delay_the_end_of_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Load balancers send health probes to the main port; other requests do delay the end of the drain."""
-    monkeypatch.setattr(draining, "QUIET", QUIET)
+    monkeypatch.setattr(draining, "IDLE_SECONDS", QUIET)
 
     async def drain_beside(edge: Watched, path: str) -> bool:
         edge.drain.set(True)

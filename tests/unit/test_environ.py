@@ -74,5 +74,5 @@ def test_many_names_are_forgotten() -> None:
 
 def test_a_repeated_project_is_refused_however_often_it_came() -> None:
     for _ in range(3):
-        assert heads.REFUSED not in environ.environment(scope([HOST, PROJECT]))
-        assert environ.environment(scope([HOST, PROJECT, PROJECT]))[heads.REFUSED]
+        assert heads.ERROR_KEY not in environ.environment(scope([HOST, PROJECT]))
+        assert environ.environment(scope([HOST, PROJECT, PROJECT]))[heads.ERROR_KEY]

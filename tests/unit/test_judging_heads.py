@@ -106,7 +106,7 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
     assert keys.look_up(head(path="/") | headers | {"HTTP_HOST": "localhost", "QUERY_STRING": ""}) is None
 
 
-@pytest.mark.parametrize("mark", [True, heads.UNKNOWN])
+@pytest.mark.parametrize("mark", [True, heads.UNKNOWN_CREDENTIAL])
 @pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "30"}, {"HTTP_TRANSFER_ENCODING": "chunked"}])
 def test_a_withheld_body_of_a_valid_caller_is_answered_503(mark: object, length: dict[str, str]) -> None:
     """The store did not respond when the head was checked, but responds now: the client should retry."""
@@ -117,7 +117,7 @@ def test_a_withheld_body_of_a_valid_caller_is_answered_503(mark: object, length:
     )
     said = {"Authorization": f"Bearer {token}", "Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "Host": "localhost"}
     environ = create_environ(path="/v2/queues/q/messages", method="POST", headers=said)
-    environ |= {"CONTENT_TYPE": "application/json", heads.WITHHELD: mark, "wsgi.input": BytesIO(), **length}
+    environ |= {"CONTENT_TYPE": "application/json", heads.WITHHELD_KEY: mark, "wsgi.input": BytesIO(), **length}
     environ["wsgi.input_terminated"] = True
     answered: list[Any] = []
     b"".join(app(environ, lambda *given: answered.extend(given)))

@@ -12,7 +12,7 @@ from zq.clock import StoreClock
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout, startup
-from zq.storage.ordered.startup import LASTING, LEAP, StorageClock
+from zq.storage.ordered.startup import JUMP_TRUST_SECONDS, MAX_TRUSTED_JUMP, StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
 
@@ -56,7 +56,7 @@ def clock(machine: Machine) -> StorageClock:
     return clock
 
 
-@pytest.mark.parametrize("step", [0.0, 1.0, LEAP, -1.0, -HOUR])
+@pytest.mark.parametrize("step", [0.0, 1.0, MAX_TRUSTED_JUMP, -1.0, -HOUR])
 def test_a_small_step_and_a_step_back_are_followed_at_once(machine: Machine, clock: StorageClock, step: float) -> None:
     """A server's clock slews after a step back and knows its offset."""
     machine.ahead += step
@@ -68,7 +68,7 @@ def test_a_jump_is_trusted_when_it_has_lasted(machine: Machine, clock: StorageCl
     """For five minutes the clock ignores the jump and reports the distrusted lead."""
     clock.now()
     machine.ahead += HOUR
-    assert machine.run(LASTING - 2, clock) == pytest.approx(machine.wall() - HOUR)
+    assert machine.run(JUMP_TRUST_SECONDS - 2, clock) == pytest.approx(machine.wall() - HOUR)
     assert clock.distrusted_lead == pytest.approx(HOUR)
     assert machine.run(6, clock) == pytest.approx(machine.wall())
     assert clock.distrusted_lead == 0
@@ -82,7 +82,7 @@ def test_a_jump_that_is_reverted_has_no_effect(machine: Machine, clock: StorageC
     """The jump changes neither the reported nor the stored time, and the next jump has to last the whole time again."""
     for _ in range(3):
         machine.ahead += HOUR
-        machine.run(LASTING - 4, clock)
+        machine.run(JUMP_TRUST_SECONDS - 4, clock)
         machine.ahead -= HOUR
         assert machine.run(4, clock) == pytest.approx(machine.wall())
         assert clock.latest == pytest.approx(machine.wall())
@@ -94,7 +94,7 @@ def test_each_further_jump_restarts_the_wait(machine: Machine, clock: StorageClo
     began = clock.now() - machine.ran
     for _ in range(3):
         machine.ahead += HOUR
-        assert machine.run(LASTING - 4, clock) == pytest.approx(machine.ran + began)
+        assert machine.run(JUMP_TRUST_SECONDS - 4, clock) == pytest.approx(machine.ran + began)
     assert clock.distrusted_lead == pytest.approx(3 * HOUR)
 
 
@@ -181,9 +181,9 @@ def test_a_lasting_jump_is_trusted_across_a_start(opened, shifted: Shifted) -> N
     storage.ping()
     shifted.shift = HOUR
     storage = opened()
-    shifted.slept = LASTING - 10
+    shifted.slept = JUMP_TRUST_SECONDS - 10
     assert storage.now() == pytest.approx(time.time() - HOUR, abs=5)
-    shifted.slept = LASTING + 60
+    shifted.slept = JUMP_TRUST_SECONDS + 60
     assert storage.now() == pytest.approx(time.time(), abs=5)
     assert listed(storage) == []
     storage.ping()
@@ -236,6 +236,6 @@ def test_no_compaction_drops_bodies_while_a_jump_is_distrusted(opened, shifted: 
             time.sleep(0.2)
         assert listed(storage) == ids
         storage.ping()
-    shifted.slept = LASTING + 1
+    shifted.slept = JUMP_TRUST_SECONDS + 1
     storage.now()
     wait_for(compacted, 60, "the body is gone")

@@ -205,7 +205,7 @@ def test_a_large_deleted_queue_is_removed_in_steps_without_rescanning(storage: O
     storage.queues.delete(JOBS)
     assert storage.maintain(NOW, None, Steps(7, 700)) == 0
     assert stored(storage) + stored(storage, "history") == 300
-    monkeypatch.setattr(expiry, "SLICE", 1)
+    monkeypatch.setattr(expiry, "MAX_SLICE_REMOVALS", 1)
     storage.maintain(NOW, None, Steps(7))
     assert stored(storage) + stored(storage, "history") == 0
     with storage._handle as (store, _):

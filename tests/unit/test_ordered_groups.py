@@ -189,7 +189,7 @@ def test_messages_held_until_another_end_have_their_own_group(storage: OrderedSt
     assert sorted(groups(storage)) == [1, 1, 3]
     assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
     assert storage.claims.handle(JOBS, handles[6:], NOW + 1) == [HandleOutcome.EXPIRED]
-    assert storage.claims.handle(JOBS, handles[6:], NOW + 1, late=True) == [HandleOutcome.DONE]
+    assert storage.claims.handle(JOBS, handles[6:], NOW + 1, accepts_expired=True) == [HandleOutcome.DONE]
     assert sorted(groups(storage)) == [1, 3]
     assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
     assert groups(storage) == [4]

@@ -8,11 +8,11 @@ import pytest
 from zq.model import QueueRef
 from zq.model.expiry import Steps
 from zq.serving.maintenance.throttle import (
-    ARREARS,
+    IDLE_SECONDS,
     INCREASE,
+    MAX_ARREARS,
     MAX_SHARE,
     MIN_STEP,
-    QUIET,
     SAMPLES,
     AdaptivePace,
     LatencyMonitor,
@@ -144,7 +144,7 @@ def test_rounds_that_stay_behind_ignore_slow_requests(world: World) -> None:
     """After five minutes of rounds that reached their limit, the pace ignores requests until a round completes."""
     world.requests(0.001)
     world.monitor.end(exhausted=True)
-    world.now += ARREARS + 1
+    world.now += MAX_ARREARS + 1
     world.sweep(30, 0.001, lambda: world.requests(0.01))
     assert world.monitor.share == MAX_SHARE
     world.sweep(60, 0.001, lambda: world.requests(0.01))
@@ -164,7 +164,7 @@ def test_after_a_quiet_time_a_sweep_has_full_steps_again(world: World) -> None:
     world.requests(0.001)
     pace = world.round()
     assert pace.step() == MIN_STEP
-    world.now += QUIET
+    world.now += IDLE_SECONDS
     assert pace.step() == 1000
 
 

@@ -98,7 +98,7 @@ def test_a_moment_of_a_signed_request_is_read_or_refused(text: str, header: str)
     given = {"authorization": f"{sigv4.ALGORITHM} {credential}, SignedHeaders=host, Signature={'0' * 64}"}
     try:
         sigv4.check_time(sigv4.read(sigv4.Head("POST", "/", "", given | {header: text}, False)), 0.0)
-    except sigv4.Refusal:
+    except sigv4.SignatureRejection:
         return
 
 

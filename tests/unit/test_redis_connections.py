@@ -86,14 +86,14 @@ def test_a_waiting_caller_gets_the_next_released_connection():
 def test_a_recently_released_connection_is_reused_without_a_check(monkeypatch: pytest.MonkeyPatch):
     """The check takes a system call. After a longer idle time it is made, because the server may have disconnected."""
     made, looks = pool(), []
-    monkeypatch.setattr(connections, "FRESH", 1000.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 1000.0)
     monkeypatch.setattr(Plain, "can_read", lambda connection, timeout=0: bool(looks.append(connection)))
     used = made.get_connection()
     looks.clear()
     made.release(used)
     assert made.get_connection() is used
     assert not looks
-    monkeypatch.setattr(connections, "FRESH", 0.0)
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
     made.release(used)
     assert made.get_connection() is used
     assert looks

@@ -103,7 +103,7 @@ def test_the_first_failure_is_logged_and_the_end_of_it(
 def test_no_error_ends_the_subscriber(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     """After a listener's error or an invalid reply, the thread connects again."""
     ear = Ear([b"x"] * 3, 0, KeyError("listener"), ValueError("said"))
-    monkeypatch.setattr(subscriber, "TOGETHER", 1)
+    monkeypatch.setattr(subscriber, "MAX_NOTICE_BATCH", 1)
     ear.start()
     wait_for(lambda: ear.read, SOON, "it hears")
     ear.close()
@@ -114,7 +114,7 @@ def test_a_silent_server_is_pinged_and_then_disconnected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """The machine may have disappeared, which the connection does not show."""
-    monkeypatch.setattr(subscriber, "QUIET", 0.02)
+    monkeypatch.setattr(subscriber, "IDLE_SECONDS", 0.02)
     ear = Ear([])
     ear.start()
     wait_for(lambda: "does not answer" in caplog.text, SOON, "it is given up")

@@ -15,7 +15,7 @@ from zq.clock import StoreClock
 from zq.core import Broker
 from zq.errors import Unavailable
 from zq.figures import Figures
-from zq.figures.counting import OTHERS, Counts
+from zq.figures.counting import OTHER_NAMES, Counts
 from zq.figures.exchange import MAX_RECORD_SIZE, Record, Server, Span, encode_record
 from zq.figures.ranking import MAX_CACHED_ROWS, Ranking
 from zq.figures.sampler import TICK_SECONDS
@@ -171,7 +171,7 @@ def test_a_record_is_bounded() -> None:
     assert list(record.spans) == [3]
     kept = record.spans[3].queues
     assert sum(row[2] for row in kept) == sum(row[2] for row in rows)
-    assert {row[0] for row in kept if row[1] == OTHERS} == {"p0", "p1", "p2"}
+    assert {row[0] for row in kept if row[1] == OTHER_NAMES} == {"p0", "p1", "p2"}
     assert kept[0][2] == 999
 
 

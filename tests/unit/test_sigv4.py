@@ -18,7 +18,7 @@ from botocore.credentials import Credentials
 
 from tests.rotation import SEED, examples
 from zq.sqs import sigv4
-from zq.sqs.sigv4 import Head, Refusal
+from zq.sqs.sigv4 import Head, SignatureRejection
 
 NOW = datetime(2030, 1, 31, 23, 59, 30, tzinfo=UTC)
 MOMENT = NOW.timestamp()
@@ -85,7 +85,7 @@ def verify(head: Head, body: bytes, now: float = MOMENT, secret: str = SECRET) -
 
 
 def refusal(head: Head, body: bytes = b"", **more: Any) -> str:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(SignatureRejection) as refused:
         verify(head, body, **more)
     assert refused.value.message
     assert refused.value.status == (400 if refused.value.code == sigv4.INCOMPLETE_SIGNATURE else 403)
@@ -153,7 +153,9 @@ def test_a_request_is_valid_for_a_while(presign: bool, after: int, accepted: boo
     if accepted:
         verify(head, body, MOMENT + after)
         return
-    with pytest.raises(Refusal, match=r"Signature (expired|not yet current): 20300131T235930Z is") as refused:
+    with pytest.raises(
+        SignatureRejection, match=r"Signature (expired|not yet current): 20300131T235930Z is"
+    ) as refused:
         verify(head, body, MOMENT + after)
     assert refused.value.code == sigv4.MISMATCH
 
@@ -164,7 +166,7 @@ def test_headers_of_aws_and_the_host_must_be_signed() -> None:
     assert refusal(head._replace(headers=head.headers | {"x-amz-more": "1"}), body) == sigv4.MISMATCH
     without = head.headers["authorization"].replace("host;", "")
     hostless = head._replace(headers=head.headers | {"authorization": without})
-    with pytest.raises(Refusal, match="must be signed: host"):
+    with pytest.raises(SignatureRejection, match="must be signed: host"):
         verify(hostless, body)
     missing = {name: value for name, value in head.headers.items() if name != "x-amz-target"}
     assert refusal(head._replace(headers=missing), body) == sigv4.MISMATCH
@@ -222,7 +224,7 @@ def test_a_header_that_says_something_else_is_refused(old: str, new: str, code: 
     head, _ = signed(random.Random(4), False)
     said = head.headers["authorization"]
     assert old in said
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(SignatureRejection) as refused:
         sigv4.read(head._replace(headers=head.headers | {"authorization": said.replace(old, new)}))
     assert refused.value.code == code
 

@@ -50,7 +50,7 @@ def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
     [
         (Contention.NONE, turns.SHORT_PAUSE, turns.SHORT_PAUSE),
         (Contention.RECENT, turns.REST_FACTOR * 0.002, turns.MAX_REST),
-        (Contention.NOW, turns.YIELD, turns.MAX_REST),
+        (Contention.NOW, turns.YIELD_SECONDS, turns.MAX_REST),
     ],
 )
 def test_large_work_pauses_by_contention(

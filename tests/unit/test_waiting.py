@@ -16,7 +16,7 @@ from zq.core import waiting
 from zq.core.wait_queues import MAX_CONCURRENT_POLLS
 from zq.core.waiting import PollResult, Waiters
 from zq.errors import Invalid, Unavailable
-from zq.model import QueueRef, Ready
+from zq.model import QueueRef, ReadyMessages
 from zq.model.limits import Limits
 from zq.storage.inline import LongScan
 
@@ -40,8 +40,8 @@ class Shelf:
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         self.tell = listener
 
-    def ready(self, queue: QueueRef, max_count: int, now: float) -> Ready:
-        return Ready(next=self.due_at)
+    def ready(self, queue: QueueRef, max_count: int, now: float) -> ReadyMessages:
+        return ReadyMessages(next=self.due_at)
 
     def take(self) -> str | None:
         with self._lock:
@@ -314,9 +314,9 @@ def test_a_message_that_becomes_ready_during_a_poll_is_not_missed(
     monkeypatch.setattr(waiting, "RECHECK_INTERVAL", 1000.0)
     moments: list[float] = []
 
-    def ready(queue: QueueRef, max_count: int, now: float) -> Ready:
+    def ready(queue: QueueRef, max_count: int, now: float) -> ReadyMessages:
         moments.append(now)
-        return Ready(next=scene.shelf.due_at if scene.shelf.due_at and scene.shelf.due_at > now else None)
+        return ReadyMessages(next=scene.shelf.due_at if scene.shelf.due_at and scene.shelf.due_at > now else None)
 
     def ask() -> str | None:
         if moments:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.features import core_with_subscriptions
-from zq.client.webhooks import Received, verify
+from zq.client.webhooks import RecentDeliveries, verify
 from zq.clock import ManualClock
 from zq.errors import Invalid
 from zq.model.identity import SignedUrlOptions
@@ -97,7 +97,7 @@ def test_the_library_accepts_a_recent_message_once() -> None:
     with pytest.raises(Invalid, match="300 seconds"):
         verify(SECRET, GIVEN, BODY)
     assert verify(SECRET, GIVEN, BODY, tolerance=1e12) == MESSAGE
-    received = Received(most=2)
+    received = RecentDeliveries(max_ids=2)
     assert [received.is_new(id) for id in ("a", "a", "b", "a", "c", "a")] == [True, False, True, False, True, True]
 
 

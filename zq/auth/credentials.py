@@ -26,7 +26,7 @@ BURST: Final = 50
 BEARER: Final = "bearer "
 CHALLENGE: Final = 'Bearer realm="zq"'
 NOT_VALID: Final = 'Bearer realm="zq", error="invalid_token"'
-NEEDED: Final = "A credential is required: Authorization: Bearer <token>."
+CREDENTIAL_REQUIRED: Final = "A credential is required: Authorization: Bearer <token>."
 
 
 class CachedLookup(Struct, frozen=True):
@@ -117,7 +117,7 @@ class BearerStrategy:
                 return holder
             self._failures.check(peer)
             self._failures.count(peer)
-            raise NotAuthenticated(NEEDED, CHALLENGE)
+            raise NotAuthenticated(CREDENTIAL_REQUIRED, CHALLENGE)
         key = blake2b(value.encode()).digest()
         known = self._valid.get(key)
         if known is None or known.until <= self._monotonic():

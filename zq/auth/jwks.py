@@ -102,9 +102,9 @@ class KeySet:
         self._remote = "://" in source
         self._fetch = fetch or (fetch_https if self._remote else _read)
         self._keys: Sequence[Key] = ()
-        self._had: float | None = None
-        self._asked = 0.0
-        self._wanted = threading.Event()
+        self._fetched_at: float | None = None
+        self._attempted_at = 0.0
+        self._refresh_requested = threading.Event()
         if self._remote and not source.startswith("https://"):
             raise StartRefused("[auth] jwt_jwks must be a file or an https URL.")
         if not self._remote and not self.refresh():
@@ -116,30 +116,30 @@ class KeySet:
 
     def find(self, id: str, algorithm: str) -> list[Key]:
         """Return the keys for this key id ("" = any) and algorithm. Raises ``Unavailable`` if the keys are stale."""
-        if self._had is None or self._monotonic() - self._had > REFRESH_INTERVAL + self._max_stale:
-            self._wanted.set()
+        if self._fetched_at is None or self._monotonic() - self._fetched_at > REFRESH_INTERVAL + self._max_stale:
+            self._refresh_requested.set()
             raise Unavailable("The keys of the issuer are temporarily unavailable. Try again later.")
         found = [key for key in self._keys if key.fits(algorithm) and id in ("", key.id)]
         if not found and id not in {key.id for key in self._keys}:
-            self._wanted.set()
+            self._refresh_requested.set()
         return found
 
     def refresh(self) -> bool:
         """Read the key set again. On failure, keep the previous one and return ``False``."""
-        self._asked = self._monotonic()
-        self._wanted.clear()
+        self._attempted_at = self._monotonic()
+        self._refresh_requested.clear()
         try:
             keys = parse(self._fetch(self._source))
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             LOG.warning("The keys at %s cannot be fetched: %s", self._source, error)
             return False
-        self._keys, self._had = keys, self._monotonic()
+        self._keys, self._fetched_at = keys, self._monotonic()
         return True
 
     def seconds_until_refresh(self, succeeded: bool) -> float:
         """Return the seconds until the next refresh. ``succeeded``: whether the last refresh succeeded."""
-        hurried = self._wanted.is_set() or not succeeded
-        return max(0.0, self._asked + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
+        hurried = self._refresh_requested.is_set() or not succeeded
+        return max(0.0, self._attempted_at + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
 
     def _run(self) -> None:
         succeeded = self.refresh() if self._remote else True
@@ -147,10 +147,10 @@ class KeySet:
             pause = self.seconds_until_refresh(succeeded)
             if pause <= 0:
                 succeeded = self.refresh()
-            elif self._wanted.is_set() or not succeeded:
+            elif self._refresh_requested.is_set() or not succeeded:
                 time.sleep(pause)
             else:
-                self._wanted.wait(pause)
+                self._refresh_requested.wait(pause)
 
 
 def _read(path: str) -> bytes:

@@ -29,7 +29,7 @@ RESULT_KEY: Final = "zq.keystone"
 # Environment key that is set after the application has read the result.
 READ_KEY: Final = "zq.keystone.asked"
 # Paths that need no token.
-OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
 # Maximum seconds for which the middleware may cache a token.
 MAX_CACHED: Final = 300
 CHALLENGE: Final = "Keystone"
@@ -83,7 +83,7 @@ class Keystone:
 
         def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             path = environ["PATH_INFO"]
-            if path in OPEN or path.startswith(prefixes) or environ.get("HTTP_URL_SIGNATURE"):
+            if path in OPEN_PATHS or path.startswith(prefixes) or environ.get("HTTP_URL_SIGNATURE"):
                 return app(environ, start_response)
             set_aside(environ)
             peer = get_peer(environ)

@@ -11,7 +11,7 @@ from zq.errors import NotAuthenticated, StartRefused
 
 HEADER: Final = "HTTP_X_ZQ_PROXY_SECRET"
 CHALLENGE: Final = "ZQ-Proxy"
-NEEDED: Final = "A credential is required: X-ZQ-Proxy-Secret, which the proxy adds."
+CREDENTIAL_REQUIRED: Final = "A credential is required: X-ZQ-Proxy-Secret, which the proxy adds."
 # Minimum length of a secret in bytes.
 MIN_LENGTH: Final = 32
 
@@ -35,7 +35,7 @@ class ProxySecrets:
             return
         self._failures.check(peer)
         self._failures.count(peer)
-        raise NotAuthenticated(None if env.get(HEADER) else NEEDED, CHALLENGE)
+        raise NotAuthenticated(None if env.get(HEADER) else CREDENTIAL_REQUIRED, CHALLENGE)
 
     def has_valid_secret(self, env: Mapping[str, Any]) -> bool:
         """Return whether the request contains a valid secret."""

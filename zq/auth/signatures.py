@@ -59,7 +59,7 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[
 # Environment keys of the signed parts.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
 # Substitute for malformed parts, so that their verification takes equally long.
-NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
+INVALID_PARTS: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
 def make_scope(queue: str, methods: Iterable[str]) -> str:
@@ -233,7 +233,7 @@ class Signatures:
         """Verify a signature. All failures take equally long, so the duration does not reveal the reason."""
         project, given, *_ = values
         parts = _read(values)
-        named, paths, methods, expires = parts or NOTHING
+        named, paths, methods, expires = parts or INVALID_PARTS
         epoch, until = self._epochs.get(named)
         key = derive_confirmation_key if _CONFIRM.fullmatch(paths[0]) else derive_signing_key
         ours = [

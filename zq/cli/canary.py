@@ -75,7 +75,7 @@ METRICS: Final = {
 BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
 
-class Pending(Struct):
+class PendingMessage(Struct):
     """A message that was not delivered yet.
 
     Attributes:
@@ -105,7 +105,7 @@ class Ledger:
         self.patience = patience
         self._lock = threading.Lock()
         self._last = 0
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingMessage] = {}
         self._undeleted: dict[int, float] = {}
         """Delivered messages that may be delivered again, with the available seconds at their last delivery."""
         self._lost: set[int] = set()
@@ -135,7 +135,7 @@ class Ledger:
         """Return the number of the next message, which is about to be posted."""
         with self._lock:
             self._last += 1
-            self._pending[self._last] = Pending(now)
+            self._pending[self._last] = PendingMessage(now)
             return self._last
 
     def acknowledge(self, number: int, now: float) -> None:

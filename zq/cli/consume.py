@@ -30,7 +30,7 @@ from zq.cli.param_types import CLAIM_TTL, DELAY, Count
 from zq.cli.progress import WorkCounts, show_counts
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Delivery, Queue
-from zq.client.handles import Consuming
+from zq.client.handles import ConsumeArguments
 
 try:
     import fcntl
@@ -136,8 +136,8 @@ class ConsumeOptions(Struct, frozen=True):
     def claim_size(self, words: list[str]) -> int:
         return self.limit or (10 if words and not self.whole else 1000)
 
-    def consumer_options(self, words: list[str]) -> Consuming:
-        return Consuming(
+    def consumer_options(self, words: list[str]) -> ConsumeArguments:
+        return ConsumeArguments(
             batch=self.claim_size(words),
             ttl=self.ttl,
             wait=self.claim_wait,
@@ -169,7 +169,7 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
         work = partial(worker.run, options.concurrency)
     else:
         work = partial(work_on_messages, handle, words, options, commands, counts)
-    with on_second_signal(commands.kill), show_counts(counts, wanted=True):
+    with on_second_signal(commands.kill), show_counts(counts, is_enabled=True):
         work()
     if options.until_empty and counts.is_empty:
         session.check_exists(queue)
@@ -211,10 +211,10 @@ def work_on_messages(
     counts.add_unstarted(consumer.work(handler, options.concurrency).unstarted)
 
 
-def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
+def print_messages(session: Session, queue: Queue, options: ConsumeArguments, counts: WorkCounts) -> None:
     """Print messages. Delete each message after the reader of standard output has read it."""
     consumer = queue.consume(**options)
-    live = show_counts(counts, wanted=not sys.stdout.isatty())
+    live = show_counts(counts, is_enabled=not sys.stdout.isatty())
     with open_output_reader(consumer.stop) as reader, live, consumer as messages:
         for message in messages:
             message.release()  # ``done`` below overrides this decision
@@ -246,8 +246,8 @@ class OutputReader:
 
 
 @contextmanager
-def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
-    """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
+def open_output_reader(on_close: Callable[[], object]) -> Generator[OutputReader, None, None]:
+    """Yield the reader of standard output, and call ``on_close`` when the reader closes the pipe.
 
     The pipe's capacity is one page, so that the pipe becomes writable only after all data was read.
     """
@@ -255,7 +255,7 @@ def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, No
     if pipe is None:
         yield OutputReader(None)
         return
-    watching = threading.Thread(target=watch_reader, args=(pipe, gone, ended), name="zq-reader", daemon=True)
+    watching = threading.Thread(target=watch_reader, args=(pipe, on_close, ended), name="zq-reader", daemon=True)
     watching.start()
     before = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
     with suppress(OSError):
@@ -268,13 +268,13 @@ def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, No
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, before)
 
 
-def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) -> None:
-    """Wait for the reader to close the pipe. Then call ``gone`` repeatedly until ``ended`` is set."""
+def watch_reader(pipe: int, on_close: Callable[[], object], ended: threading.Event) -> None:
+    """Wait for the reader to close the pipe. Then call ``on_close`` repeatedly until ``ended`` is set."""
     errors = select.poll()
     errors.register(pipe, 0)
     while not ended.is_set():
         if errors.poll(POLL_MS):
-            gone()
+            on_close()
             ended.wait(POLL_MS / 1000)  # then repeat the call: it has no effect on a loop that has not begun yet
 
 

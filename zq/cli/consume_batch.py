@@ -47,15 +47,15 @@ class MessageBudget:
         self._reserved = 0
         self._changed = threading.Condition()
 
-    def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
-        """Claim up to ``most`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
+    def claim(self, max_messages: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
+        """Claim up to ``max_messages`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
         If claim requests of other threads have reserved the rest of the budget, wait for their results first.
         """
         with self._changed:
             while not self._left and self._reserved and not stopped.is_set():
                 self._changed.wait(1)
-            share = 0 if stopped.is_set() else int(min(most, self._left))
+            share = 0 if stopped.is_set() else int(min(max_messages, self._left))
             self._left -= share
             self._reserved += share
         got = 0

@@ -16,7 +16,7 @@ import click
 from zq import __version__, diagnosis
 from zq.cli.profiles import is_loopback
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Client, Listed
+from zq.client import Client, ListedResource
 from zq.client.calls import Call, Response, read_object
 from zq.clock import local_time
 from zq.diagnosis import DAY, Check, Finding, fail, judge_certificate, judge_clock, ok, skip, warn
@@ -102,7 +102,7 @@ class Doctor:
         return self._client.me()
 
     @cached_property
-    def _queues(self) -> list[tuple[Listed, Depth]]:
+    def _queues(self) -> list[tuple[ListedResource, Depth]]:
         listed = islice(self._client.queues(detailed=True), MAX_QUEUES)
         return [(queue, self._client.queue(queue.name).depth()) for queue in listed]
 
@@ -255,6 +255,6 @@ class Doctor:
         versions = sorted({server.version for server in servers})
         if len(versions) > 1:
             return warn(f"The servers run different versions: {', '.join(versions)}.", "Finish the upgrade.")
-        streams, most = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
+        streams, max_streams = (sum(getattr(server, name) for server in servers) for name in ("streams", "max_streams"))
         running = f", running zq {versions[0]}" if versions else ""
-        return ok(f"Server processes: {len(servers)}{running}. Open streams: {streams:,} of {most:,}.")
+        return ok(f"Server processes: {len(servers)}{running}. Open streams: {streams:,} of {max_streams:,}.")

@@ -26,7 +26,7 @@ from zq.cli.output import note
 from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
-from zq.client import Client, Draft, Listed, Message, Queue, Topic
+from zq.client import Client, Draft, ListedResource, Message, Queue, Topic
 from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 from zq.wire.attributes import JsonValue
@@ -168,7 +168,7 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
-    listed: tuple[tuple[Kind, list[Listed]], ...] = ("queue", queues), ("topic", topics)
+    listed: tuple[tuple[Kind, list[ListedResource]], ...] = ("queue", queues), ("topic", topics)
     for of, resources in listed:
         defaults = resource_handle(client, (of, uuid4().hex)).metadata()
         for resource in resources:

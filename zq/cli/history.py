@@ -18,7 +18,7 @@ from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
 from zq.cli.resources import STATS_COLUMNS, stats_row
 from zq.cli.session import Command, Group, Session, pass_session
-from zq.client import Finished, Message, Queue
+from zq.client import FinishedMessage, Message, Queue
 from zq.errors import NotFound
 
 # Number of dead letters to move per request. The progress bar advances after each request.
@@ -157,7 +157,7 @@ def history(
     )
 
 
-def history_cells(message: Finished) -> list[object]:
+def history_cells(message: FinishedMessage) -> list[object]:
     finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
     return [message.id, finished, message.outcome, body_text(message)]
 

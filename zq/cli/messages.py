@@ -14,7 +14,7 @@ from zq.cli.names import check_not_missing, name_argument
 from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Buried, LiveClaim, Moved, Released, UndecodableBody
+from zq.client import BuryTerms, LiveClaim, MoveTerms, ReleaseTerms, UndecodableBody
 from zq.client.values import NO_BODY
 from zq.errors import MessageNotFound
 
@@ -181,8 +181,8 @@ def settle(
     done = session.queue(queue).settle(
         claim,
         delete="*" if everything else delete,
-        release=[Released(message, after) for message in released],
-        bury=[Buried(message, reason) for message in buried],
+        release=[ReleaseTerms(message, after) for message in released],
+        bury=[BuryTerms(message, reason) for message in buried],
     )
     session.out.result(asdict(done))
 
@@ -211,7 +211,7 @@ def move(
     """Move claimed messages to another queue atomically."""
     content = UNSET if body is None else parse_body(body, as_text=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
-    moved = [Moved(message, target, *terms) for message in messages]
+    moved = [MoveTerms(message, target, *terms) for message in messages]
     session.out.result(asdict(session.queue(queue).settle(claim, move=moved)))
 
 
@@ -229,5 +229,5 @@ def release(session: Session, queue: str, claim: str, messages: Ids, delay: int 
         session.out.result({"claim": claim, "released": True})
         return
     after = UNSET if delay is None else delay
-    back = [Released(message, after) for message in messages]
+    back = [ReleaseTerms(message, after) for message in messages]
     session.out.result(asdict(session.queue(queue).settle(claim, release=back)))

@@ -264,8 +264,8 @@ def build_table(
 def show(drawn: "Table") -> None:
     """Print a table. If the terminal is narrower than the columns, the terminal wraps the lines."""
     screen = create_console()
-    least = sum((column.min_width or 0) + 1 for column in drawn.columns)
-    screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
+    min_width = sum((column.min_width or 0) + 1 for column in drawn.columns)
+    screen.width = max(screen.width, min_width) if screen.is_terminal else PIPE_WIDTH
     screen.print(drawn)
 
 

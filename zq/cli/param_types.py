@@ -24,11 +24,11 @@ class Count(click.IntRange):
 
     name = "number"
 
-    def __init__(self, least: int, most: int = MAX_NUMBER, servers: int | None = None) -> None:
-        """Create the type. The help text shows ``servers``, the server's maximum, instead of ``most``."""
-        super().__init__(least, most)
-        self._bounds = describe_bounds(least, servers or most)
-        self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""
+    def __init__(self, minimum: int, maximum: int = MAX_NUMBER, servers: int | None = None) -> None:
+        """Create the type. The help text shows ``servers``, the server's maximum, instead of ``maximum``."""
+        super().__init__(minimum, maximum)
+        self._bounds = describe_bounds(minimum, servers or maximum)
+        self._shown = self._bounds if minimum > 1 or servers or maximum < MAX_NUMBER else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
@@ -45,9 +45,9 @@ class Seconds(click.FloatRange):
 
     name = "seconds"
 
-    def __init__(self, least: float) -> None:
-        super().__init__(least)
-        self._bounds = describe_bounds(least, MAX_NUMBER)
+    def __init__(self, minimum: float) -> None:
+        super().__init__(minimum)
+        self._bounds = describe_bounds(minimum, MAX_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
@@ -62,8 +62,8 @@ class Seconds(click.FloatRange):
         return self._bounds if self.min else ""
 
 
-def describe_bounds(least: float, most: float) -> str:
-    return f"{least:,} or more" if most == MAX_NUMBER else f"{least:,} to {most:,}"
+def describe_bounds(minimum: float, maximum: float) -> str:
+    return f"{minimum:,} or more" if maximum == MAX_NUMBER else f"{minimum:,} to {maximum:,}"
 
 
 class Moment(click.DateTime):

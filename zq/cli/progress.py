@@ -211,10 +211,10 @@ class WorkCounts:
 
 
 @contextmanager
-def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
-    """Show the counts during the block if standard error is a terminal and ``wanted`` is true."""
+def show_counts(counts: WorkCounts, is_enabled: bool) -> Generator[None, None, None]:
+    """Show the counts during the block if standard error is a terminal and ``is_enabled`` is true."""
     screen = create_console(stderr=True)
-    if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
+    if not is_enabled or not screen.is_terminal or screen.is_dumb_terminal:
         yield
         return
     ended = threading.Event()

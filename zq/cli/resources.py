@@ -22,7 +22,7 @@ from zq.cli.output import as_text, body_text, build_table, note
 from zq.cli.param_types import Count
 from zq.cli.post import attribute_option, send_input
 from zq.cli.session import Command, Group, Kind, Session, pass_session
-from zq.client import Event, Gap, Listed, Queue, Stats, Topic, TypedValue
+from zq.client import Event, Gap, ListedResource, Queue, Stats, Topic, TypedValue
 from zq.errors import NotFound, QueueNotFound, TopicNotFound
 from zq.model.limits import is_long_queue_name
 
@@ -85,7 +85,7 @@ class ResourceAccess:
         if sentences := [str(self.session.missing_error(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
-    def list_resources(self, **filters: Any) -> Iterator[Listed]:
+    def list_resources(self, **filters: Any) -> Iterator[ListedResource]:
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
@@ -290,7 +290,9 @@ def list_all(
     unread.check()
 
 
-def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
+def with_counts(
+    resources: ResourceAccess, found: Iterator[ListedResource], unread: UnreadableResources
+) -> Iterator[Row]:
     """Yield table rows in listing order. Request the counts concurrently.
 
     If a count cannot be read, the count is ``None``, and ``unread`` records the queue or topic.
@@ -322,7 +324,7 @@ def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: Unre
             pool.shutdown(cancel_futures=True)
 
 
-def dead_letter_queue(one: Listed) -> str:
+def dead_letter_queue(one: ListedResource) -> str:
     """Return the name of the dead-letter queue, or "" if the metadata has no valid name."""
     name = (one.metadata or {}).get("_dead_letter_queue")
     return name if is_long_queue_name(name) else ""

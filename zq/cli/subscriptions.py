@@ -200,8 +200,8 @@ def redrive(session: Session, source: str, subscription: str, limit: int | None,
     """Retry failed deliveries. The count of attempts starts again from zero."""
     handle, moved = source_handle(session, source, topic), 0
     while True:
-        most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
-        done = handle.redrive_deliveries(subscription, limit=most)
+        batch_limit = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
+        done = handle.redrive_deliveries(subscription, limit=batch_limit)
         moved += done.moved
         if not done.moved or not done.remaining or moved == limit:
             break

@@ -34,7 +34,7 @@ OTHER_LINES: Final = 4
 ReadKey = Callable[[float], str]
 
 
-class QueueMetrics(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
+class QueueMetrics(Struct, frozen=True, rename={"in_rate": "in/s", "out_rate": "out/s", "change": "change/s"}):
     """The metrics of one queue, or the totals of all queues. Ages are in seconds. Unknown values are ``None``."""
 
     name: str
@@ -43,8 +43,8 @@ class QueueMetrics(Struct, frozen=True, rename={"came": "in/s", "left": "out/s",
     claimed: int
     oldest: int | None = None
     newest: int | None = None
-    came: float | None = None
-    left: float | None = None
+    in_rate: float | None = None
+    out_rate: float | None = None
     change: float | None = None
     paused: str | None = None
     """The paused operations: "claims", "posts" or "all"."""
@@ -59,8 +59,8 @@ class QueueMetrics(Struct, frozen=True, rename={"came": "in/s", "left": "out/s",
 SORTS: Final[dict[str, Callable[[QueueMetrics], float | None]]] = {
     "name": lambda _: None,
     "messages": lambda row: row.total,
-    "in": lambda row: row.came,
-    "out": lambda row: row.left,
+    "in": lambda row: row.in_rate,
+    "out": lambda row: row.out_rate,
     "oldest": lambda row: row.oldest,
 }
 # The server's names of sort orders, if different.
@@ -124,10 +124,10 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
         return found
     seconds, change = now.moment - before.moment, stats.total - before.stats.total
     found = replace(found, change=round(change / seconds, 1))
-    came = (stats.entered or 0) - (before.stats.entered or 0)
-    if stats.entered is None or before.stats.entered is None or came < 0:
+    posted = (stats.entered or 0) - (before.stats.entered or 0)
+    if stats.entered is None or before.stats.entered is None or posted < 0:
         return found
-    return replace(found, came=round(came / seconds, 1), left=round(max(0, came - change) / seconds, 1))
+    return replace(found, in_rate=round(posted / seconds, 1), out_rate=round(max(0, posted - change) / seconds, 1))
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
@@ -135,8 +135,10 @@ def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
-    came, left, change = (sum_rates(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
-    return QueueMetrics(name, total, free, claimed, oldest, None, came, left, change)
+    in_rate, out_rate, change = (
+        sum_rates(getattr(row, member) for row in rows) for member in ("in_rate", "out_rate", "change")
+    )
+    return QueueMetrics(name, total, free, claimed, oldest, None, in_rate, out_rate, change)
 
 
 def sum_rates(rates: Iterable[float | None]) -> float | None:
@@ -155,14 +157,14 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
     return sorted(rows, key=key)
 
 
-def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the table of ``zq top`` with up to ``most`` queues.
+def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, max_queues: int | None, keys: bool) -> "Group":
+    """Return the table of ``zq top`` with up to ``max_queues`` queues.
 
-    If ``most`` is ``None``, the table contains as many queues as fit on the terminal.
+    If ``max_queues`` is ``None``, the table contains as many queues as fit on the terminal.
     """
     from rich.console import Group
 
-    shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]
+    shown = sort_metrics(rows, sort)[: max_queues or max(1, create_console().height - OTHER_LINES)]
     sums = total_metrics(rows, more)
     parts: list[RenderableType] = [build_table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:
@@ -172,7 +174,7 @@ def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int
 
 
 def cells(row: QueueMetrics) -> Sequence[object]:
-    return row.shown_name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
+    return row.shown_name, row.total, row.claimed, row.in_rate, row.out_rate, row.change, row.oldest
 
 
 @contextmanager

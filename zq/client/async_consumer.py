@@ -15,7 +15,7 @@ from zq.client.calls import AsyncTransport, ErrorRecorder, check_concurrency, sp
 from zq.client.consumer import ConsumerBase, OnLost
 from zq.client.consumer_state import LIMITS, ConsumerOptions, NextRequest
 from zq.client.stopping import stop_on_signals
-from zq.client.values import Decision, Delivery, Worked
+from zq.client.values import Decision, Delivery, WorkResult
 from zq.errors import TooManyRequests
 
 
@@ -49,7 +49,7 @@ class AsyncConsumer(ConsumerBase):
         if self._messages is not None:
             await self._messages.aclose()
 
-    async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
+    async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> WorkResult:
         """Await ``handler`` for each message, in up to ``concurrency`` tasks. Return the message counts.
 
         If the handler raises, the message is released.

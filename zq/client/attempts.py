@@ -141,7 +141,7 @@ class Attempts:
         self.call = call
         self._settings = settings
         self._ends = time.monotonic() + settings.retries.deadline + call.wait
-        self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
+        self._jitter = wait_random_exponential(settings.retries.first_delay, settings.retries.max_delay)
         self._failed: Retry | None = None
         self._running_count = 0
         """Number of responses that report a running commit, which do not count as failures."""
@@ -236,7 +236,7 @@ class Attempts:
         failure = state.outcome.exception() if state.outcome else None
         requested = failure.pause if isinstance(failure, Retry) else 0.0
         if requested and failure is self._rate_limit_failure:
-            return requested + uniform(0, self._settings.retries.first)
+            return requested + uniform(0, self._settings.retries.first_delay)
         return max(requested, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:

@@ -165,13 +165,13 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-class Blocking:
+class BlockingOperations:
     """Base class of blocking clients and handles. Their API methods send the request and return the result."""
 
     transport: Transport
 
 
-class Asynchronous:
+class AsyncOperations:
     """Base class of asynchronous clients and handles. Their API methods return awaitables."""
 
     transport: AsyncTransport
@@ -203,7 +203,7 @@ class ApiMethod:
     def _describe(self, bound: Any, target: Any) -> Any:
         bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__
         bound.__doc__ = self._make.__doc__
-        bound.__signature__ = self.signature(isinstance(target, Blocking))
+        bound.__signature__ = self.signature(isinstance(target, BlockingOperations))
         return bound
 
 
@@ -219,9 +219,9 @@ class operation(ApiMethod, Generic[P, T]):
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "operation[P, T]": ...
     @overload
-    def __get__(self, target: Blocking, owner: type[Any]) -> Callable[P, T]: ...
+    def __get__(self, target: BlockingOperations, owner: type[Any]) -> Callable[P, T]: ...
     @overload
-    def __get__(self, target: Asynchronous, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, target: AsyncOperations, owner: type[Any]) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
@@ -244,14 +244,14 @@ class listing(ApiMethod, Generic[P, T]):
     @overload
     def __get__(self, target: None, owner: type[Any]) -> "listing[P, T]": ...
     @overload
-    def __get__(self, target: Blocking, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, target: BlockingOperations, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, target: Asynchronous, owner: type[Any]) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, target: AsyncOperations, owner: type[Any]) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
         walk: Callable[[Any, Call[Page[T]]], Any] = (
-            _iterate_pages if isinstance(target, Blocking) else _iterate_pages_async
+            _iterate_pages if isinstance(target, BlockingOperations) else _iterate_pages_async
         )
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -373,14 +373,14 @@ class Retries(Struct, frozen=True):
     Attributes:
         deadline: Number of seconds, counted from the start of a call, in which the client starts new attempts. A long
             poll and a commit that is still running get more time.
-        first: Upper bound in seconds of the first back-off. The bound doubles with each retry.
-        most: Maximum back-off in seconds.
+        first_delay: Upper bound in seconds of the first back-off. The bound doubles with each retry.
+        max_delay: Maximum back-off in seconds.
     """
 
     attempts: int = 10
     deadline: float = 60.0
-    first: float = 0.2
-    most: float = 10.0
+    first_delay: float = 0.2
+    max_delay: float = 10.0
 
 
 def split_sleep(pause: float, over: Callable[[], bool]) -> Iterator[float]:

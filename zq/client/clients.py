@@ -10,8 +10,8 @@ import msgspec
 from zq import wire
 from zq.client.administration import AdministrationOperations
 from zq.client.calls import (
-    Asynchronous,
-    Blocking,
+    AsyncOperations,
+    BlockingOperations,
     Call,
     Page,
     Params,
@@ -30,7 +30,7 @@ from zq.client.credentials import resolve_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, Listed, LiveClaim, Located
+from zq.client.values import Event, Gap, ListedResource, LiveClaim, LocatedMessage
 from zq.errors import Invalid
 from zq.model import CommitResult, Fence
 from zq.model.audit import Entry
@@ -78,7 +78,7 @@ class ClientOperations(AdministrationOperations):
 
         secret = resolve_token(token, otherwise=auth is not None)
         settings = attempts.make_settings(url, project, client_id, auth, secret, timeout, retries or Retries())
-        is_blocking = isinstance(self, Blocking)
+        is_blocking = isinstance(self, BlockingOperations)
         make: Any = transport.HttpTransport if is_blocking else transport.AsyncHttpTransport
         self.transport: Any = make(settings, check_delays)
         self._text = f"{type(self).__name__}({settings.safe_url()}, project={project!r})"
@@ -89,7 +89,7 @@ class ClientOperations(AdministrationOperations):
     @listing
     def queues(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
-    ) -> Call[Page[Listed]]:
+    ) -> Call[Page[ListedResource]]:
         """List the project's queues, ordered by name.
 
         Args:
@@ -102,7 +102,7 @@ class ClientOperations(AdministrationOperations):
     @listing
     def topics(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
-    ) -> Call[Page[Listed]]:
+    ) -> Call[Page[ListedResource]]:
         """List the project's topics, ordered by name. For the arguments, see ``queues``."""
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
@@ -138,13 +138,13 @@ class ClientOperations(AdministrationOperations):
         return Call(method="GET", path=path("limits"), read=lambda response: read(response.body))
 
     @operation
-    def find(self, message: str) -> Call[Located]:
+    def find(self, message: str) -> Call[LocatedMessage]:
         """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=path("messages", message),
             params={"detailed": True},
-            read=decode_as(Located),
+            read=decode_as(LocatedMessage),
         )
 
     @listing
@@ -315,7 +315,7 @@ def _counted_stage(stage: object) -> extensions.CountedStage:
     return extensions.CountedStage(*stage)
 
 
-class Client(ClientOperations, Blocking):
+class Client(ClientOperations, BlockingOperations):
     """A thread-safe, blocking client of one project.
 
     To close the connection pool, call ``close`` or use ``with``.
@@ -344,7 +344,7 @@ class Client(ClientOperations, Blocking):
         self.close()
 
 
-class AsyncClient(ClientOperations, Asynchronous):
+class AsyncClient(ClientOperations, AsyncOperations):
     """An asynchronous client of one project, for one event loop. Call ``close`` or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:

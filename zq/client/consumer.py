@@ -20,9 +20,9 @@ from zq.client.calls import Call, ErrorRecorder, Transport, check_concurrency, m
 from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import LIMITS, ConsumerLimits, ConsumerOptions, ConsumerState, NextRequest, PendingRequest
 from zq.client.stopping import stop_on_signals
-from zq.client.values import Decision, Delivery, UndecodableBody, Worked
+from zq.client.values import Decision, Delivery, UndecodableBody, WorkResult
 from zq.errors import ClaimLapsed, TooManyRequests
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 LOG = logging.getLogger("zq.client")
 OnLost = Callable[[list[Delivery]], object]
@@ -101,12 +101,12 @@ class ConsumerBase:
         if isinstance(error, UndecodableBody) and error.message_id == delivery.id:
             # Another attempt would fail in the same way.
             LOG.warning("%s The message is moved to the dead-letter queue.", error)
-            return Buried(delivery.id, str(error))
+            return BuryTerms(delivery.id, str(error))
         LOG.warning("The handler failed; message %s is released.", delivery.id, exc_info=error)
         return self._state.options.release_after_failure(delivery)
 
-    def _outcome(self) -> Worked:
-        return Worked(self._done, self._failed, self._state.unstarted)
+    def _outcome(self) -> WorkResult:
+        return WorkResult(self._done, self._failed, self._state.unstarted)
 
     def _report(self, *, raises: bool = True) -> None:
         """Report lost messages and failed requests since the last report.
@@ -155,7 +155,7 @@ class Consumer(ConsumerBase):
         if self._messages is not None:
             self._messages.close()
 
-    def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
+    def work(self, handler: Callable[[Delivery], object], concurrency: int) -> WorkResult:
         """Call ``handler`` for each message, in up to ``concurrency`` threads. Return the message counts.
 
         If the handler raises, the message is released.

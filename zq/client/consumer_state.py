@@ -20,7 +20,7 @@ from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, ren
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
 from zq.model import SettleResult
-from zq.wire.extensions import Moved, Released, SettleTerms
+from zq.wire.extensions import MoveTerms, ReleaseTerms, SettleTerms
 
 # Maximum seconds for which a claim request waits for messages. A stopped consumer ends within this time.
 MAX_CLAIM_WAIT: Final = 5.0
@@ -71,13 +71,13 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             max_backoff=min(self.max_backoff, limits.max_message_delay),
         )
 
-    def release_after_failure(self, delivery: Delivery) -> Released:
+    def release_after_failure(self, delivery: Delivery) -> ReleaseTerms:
         """Build the decision for a failed message: release it with a delay.
 
         The delay doubles with each claim of the message, up to ``max_backoff``.
         """
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
-        return Released(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
+        return ReleaseTerms(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
 
 
 Decided = list[tuple[Delivery, Decision]]
@@ -231,7 +231,7 @@ class ConsumerState:
             while claim.waiting:
                 self.unstarted += 1
                 delivery = self._start(claim)
-                self.finish(delivery, Released(delivery.id), now)
+                self.finish(delivery, ReleaseTerms(delivery.id), now)
 
     def next_settlement(self, now: float) -> PendingRequest | float:
         """Return the settlement to send now, or the time at which the next settlement is due.
@@ -294,8 +294,8 @@ class ConsumerState:
         else:
             self.failures.append(error)
             (delivery, decision), *_ = decided
-            if isinstance(error, Invalid) and decision != Released(delivery.id):
-                claim.decided.insert(0, [(delivery, Released(delivery.id))])
+            if isinstance(error, Invalid) and decision != ReleaseTerms(delivery.id):
+                claim.decided.insert(0, [(delivery, ReleaseTerms(delivery.id))])
 
     def record_interruption(self, request: PendingRequest) -> None:
         """Record a cancelled request, so that it is sent again."""
@@ -322,7 +322,7 @@ class ConsumerState:
     def _build_settlement(self, claim: ActiveClaim) -> PendingRequest:
         decided, rest, room = claim.decided.pop(0), [], MAX_MOVED_BYTES
         for index, (_, decision) in enumerate(decided):
-            room -= len(bytes(decision.body)) if isinstance(decision, Moved) and decision.body is not UNSET else 0
+            room -= len(bytes(decision.body)) if isinstance(decision, MoveTerms) and decision.body is not UNSET else 0
             if room < 0 and index:
                 decided, rest = decided[:index], decided[index:]
                 break
@@ -350,9 +350,9 @@ def _terms(decided: Decided) -> SettleTerms:
     for _, decision in decided:
         if isinstance(decision, str):
             terms.delete.append(decision)  # type: ignore[union-attr]  # it is a list here
-        elif isinstance(decision, Released):
+        elif isinstance(decision, ReleaseTerms):
             terms.release.append(decision)
-        elif isinstance(decision, Moved):
+        elif isinstance(decision, MoveTerms):
             terms.move.append(decision)
         else:
             terms.bury.append(decision)

@@ -39,13 +39,13 @@ class Token:
         return sent if self._text.startswith(PREFIX) else sent | {"X-Auth-Token": self._text}
 
 
-def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
+def resolve_token(token: str | None, *, otherwise: bool) -> Token | None:
     """Return the client's token, or ``None`` if the client sends no token.
 
-    ``given`` is the token; "" = no token. If ``given`` is ``None``, the token is read from the environment, unless the
+    ``token`` is the token; "" = no token. If ``token`` is ``None``, the token is read from the environment, unless the
     client authenticates in another way (``otherwise``).
     """
-    text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
+    text = token if token is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None
 
 

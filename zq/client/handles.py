@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, Unpack, cast
 
 import msgspec
 
-from zq.client.calls import Asynchronous, Blocking, Call, Page, listing, operation
+from zq.client.calls import AsyncOperations, BlockingOperations, Call, Page, listing, operation
 from zq.client.consumer import Consumer, OnLost
 from zq.client.consumer_state import ConsumerOptions
 from zq.client.posting import (
@@ -27,10 +27,10 @@ from zq.client.posting import (
     with_first_id,
 )
 from zq.client.queues import QueueOperations
-from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_pages, stretch_call
+from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_page_call, message_pages
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionOperations
-from zq.client.values import Delivery, Draft, Event, Gap, Message, Stretch, Worked
+from zq.client.values import Delivery, Draft, Event, Gap, Message, MessagePage, WorkResult
 from zq.errors import Invalid, NotAuthorized
 from zq.wire.attributes import Attribute
 
@@ -85,16 +85,16 @@ class TopicOperations(SubscriptionOperations):
         return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
-    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+    def read_page(self, after: int, *, page: int | None = None) -> Call[MessagePage[Message]]:
         """Return a page of messages after the sequence number ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``. If messages before the page were trimmed, the
         page has a ``gap``.
         """
-        return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
+        return message_page_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
-class Publishing(TypedDict, total=False):
+class PublishArguments(TypedDict, total=False):
     """Options of bulk publishing."""
 
     ttl: int
@@ -110,7 +110,7 @@ class Publishing(TypedDict, total=False):
     """
 
 
-class Posting(Publishing, total=False):
+class PostArguments(PublishArguments, total=False):
     """Options of bulk posting to a queue."""
 
     delay: int
@@ -119,10 +119,10 @@ class Posting(Publishing, total=False):
     """Name of a stage, which keeps the messages invisible until a commit publishes them."""
 
 
-Sending = Publishing | Posting
+SendArguments = PublishArguments | PostArguments
 
 
-class Consuming(TypedDict, total=False):
+class ConsumeArguments(TypedDict, total=False):
     """Options of a consumer."""
 
     wait: int
@@ -146,14 +146,14 @@ class Consuming(TypedDict, total=False):
     """Called with messages whose claim expired before they were settled. Without it, ``ClaimLapsed`` is raised."""
 
 
-class Queue(QueueOperations, Blocking):
+class Queue(QueueOperations, BlockingOperations):
     """A handle for blocking operations on a queue."""
 
-    def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
+    def post_many(self, bodies: Iterable[Any], **options: Unpack[PostArguments]) -> int:
         """Post messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
         return _post_many(self, bodies, options)
 
-    def consume(self, **options: Unpack[Consuming]) -> Consumer:
+    def consume(self, **options: Unpack[ConsumeArguments]) -> Consumer:
         """Return an iterator over claimed messages.
 
         A message is deleted when the loop requests the next one. If the loop ends early, the current message is
@@ -162,8 +162,8 @@ class Queue(QueueOperations, Blocking):
         return Consumer(self.transport, _consumer_options(self, options), options.get("on_lost"))
 
     def work(
-        self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[Consuming]
-    ) -> Worked:
+        self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[ConsumeArguments]
+    ) -> WorkResult:
         """Call ``handler`` in a thread for each message until the consumer stops. Return the message counts.
 
         If the handler raises, the message is released and the error is logged.
@@ -171,14 +171,14 @@ class Queue(QueueOperations, Blocking):
         return self.consume(**options).work(handler, concurrency)
 
 
-class AsyncQueue(QueueOperations, Asynchronous):
+class AsyncQueue(QueueOperations, AsyncOperations):
     """A handle for asynchronous operations on a queue."""
 
-    async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Posting]) -> int:
+    async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[PostArguments]) -> int:
         """Post messages from an iterable or asynchronous iterable in batches; see ``Queue.post_many``."""
         return await _post_many_async(self, bodies, options)
 
-    def consume(self, **options: Unpack[Consuming]) -> "AsyncConsumer":
+    def consume(self, **options: Unpack[ConsumeArguments]) -> "AsyncConsumer":
         """Return an asynchronous iterator over claimed messages; see ``Queue.consume``."""
         # A blocking client does not need asyncio.
         from zq.client.async_consumer import AsyncConsumer
@@ -189,16 +189,16 @@ class AsyncQueue(QueueOperations, Asynchronous):
         self,
         handler: Callable[[Delivery], Awaitable[object]],
         concurrency: int = CONCURRENCY,
-        **options: Unpack[Consuming],
-    ) -> Worked:
+        **options: Unpack[ConsumeArguments],
+    ) -> WorkResult:
         """Await ``handler`` in a task for each message; see ``Queue.work``."""
         return await self.consume(**options).work(handler, concurrency)
 
 
-class Topic(TopicOperations, Blocking):
+class Topic(TopicOperations, BlockingOperations):
     """A handle for blocking operations on a topic."""
 
-    def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
+    def publish_many(self, bodies: Iterable[Any], **options: Unpack[PublishArguments]) -> int:
         """Publish messages in batches and return their number. Raises ``PostStopped`` if a batch fails."""
         return _post_many(self, bodies, options)
 
@@ -213,10 +213,12 @@ class Topic(TopicOperations, Blocking):
         return stream(self.transport, EventReader(self._path("stream"), {}, after))
 
 
-class AsyncTopic(TopicOperations, Asynchronous):
+class AsyncTopic(TopicOperations, AsyncOperations):
     """A handle for asynchronous operations on a topic."""
 
-    async def publish_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Publishing]) -> int:
+    async def publish_many(
+        self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[PublishArguments]
+    ) -> int:
         """Publish messages from an iterable or asynchronous iterable in batches; see ``Topic.publish_many``."""
         return await _post_many_async(self, bodies, options)
 
@@ -233,7 +235,7 @@ def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
         return {}
 
 
-def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending) -> int:
+def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: SendArguments) -> int:
     metadata = visible_metadata(resource)
     packer = _packer(metadata, resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
@@ -241,7 +243,7 @@ def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending)
 
 
 async def _post_many_async(
-    resource: AsyncQueue | AsyncTopic, bodies: Iterable[Any] | AsyncIterable[Any], options: Sending
+    resource: AsyncQueue | AsyncTopic, bodies: Iterable[Any] | AsyncIterable[Any], options: SendArguments
 ) -> int:
     try:
         metadata = await resource.metadata()
@@ -254,15 +256,15 @@ async def _post_many_async(
     )
 
 
-def _packer(metadata: dict[str, Any], limits: BatchLimits, options: Sending) -> Packer:
-    linger, delay = inf if options.get("key") else LINGER, cast(Posting, options).get("delay")
+def _packer(metadata: dict[str, Any], limits: BatchLimits, options: SendArguments) -> Packer:
+    linger, delay = inf if options.get("key") else LINGER, cast(PostArguments, options).get("delay")
     return Packer(limits.bytes(metadata), options.get("ttl"), delay, max_messages=limits.count(), linger=linger)
 
 
 def _sender(
-    resource: ResourceOperations, options: Sending, packer: Packer, metadata: dict[str, Any]
+    resource: ResourceOperations, options: SendArguments, packer: Packer, metadata: dict[str, Any]
 ) -> Callable[[Batch], Call[None]]:
-    stage = cast(Posting, options).get("stage")
+    stage = cast(PostArguments, options).get("stage")
 
     def check() -> None:
         if packer.delayed:
@@ -276,7 +278,7 @@ def _sender(
     return send
 
 
-def _consumer_options(queue: QueueOperations, options: Consuming) -> ConsumerOptions:
+def _consumer_options(queue: QueueOperations, options: ConsumeArguments) -> ConsumerOptions:
     chosen = {name: value for name, value in options.items() if name != "on_lost"}
     try:
         return msgspec.convert({"queue": queue.name, **chosen}, ConsumerOptions)

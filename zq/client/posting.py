@@ -26,7 +26,7 @@ from zq.client.calls import (
 from zq.client.tracing import trace_headers
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
-from zq.wire.answers import PostedHrefs, Staged
+from zq.wire.answers import PostedHrefs, StageResult
 from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
@@ -217,7 +217,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         params={"stage": stage},
         headers={**idempotency_header(key), **trace_headers()},
         body=batch,
-        read=lambda response: msgspec.json.decode(response.body, type=Staged).staged,
+        read=lambda response: msgspec.json.decode(response.body, type=StageResult).staged,
     )
 
 

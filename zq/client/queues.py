@@ -23,24 +23,24 @@ from zq.client.calls import (
     pages,
     read_empty,
 )
-from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
+from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_page_call, message_pages, messages_call
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
     Draft,
-    Finished,
+    FinishedMessage,
     LiveClaim,
     Message,
+    MessagePage,
     Messages,
     RedriveDryRun,
-    Redriven,
+    RedriveResult,
     ReplayDryRun,
-    Stretch,
 )
 from zq.errors import Invalid
 from zq.model import Fence, SettleResult
 from zq.wire import extensions
-from zq.wire.answers import Depth, Replayed
+from zq.wire.answers import Depth, ReplayResult
 from zq.wire.attributes import Attribute
 from zq.wire.figures import Points
 from zq.wire.tokens import Share
@@ -257,9 +257,9 @@ class QueueOperations(SubscriptionOperations):
         claim: str,
         *,
         delete: Sequence[str] | Literal["*"] = (),
-        release: Iterable[extensions.Released] = (),
-        move: Iterable[extensions.Moved] = (),
-        bury: Iterable[extensions.Buried] = (),
+        release: Iterable[extensions.ReleaseTerms] = (),
+        move: Iterable[extensions.MoveTerms] = (),
+        bury: Iterable[extensions.BuryTerms] = (),
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
@@ -282,7 +282,7 @@ class QueueOperations(SubscriptionOperations):
         limit: int | None = None,
         ids: Iterable[str] | None = None,
         origin: str | None = None,
-    ) -> Call[Redriven]:
+    ) -> Call[RedriveResult]:
         """Move dead letters back to their origin queues, or to the queue ``to``.
 
         Args:
@@ -291,7 +291,7 @@ class QueueOperations(SubscriptionOperations):
             origin: Move only messages that came from this queue.
         """
         terms = _redrive_terms(to, limit, ids, origin)
-        return self._replay_call(self._path("redrive"), terms, decode_as(Redriven))
+        return self._replay_call(self._path("redrive"), terms, decode_as(RedriveResult))
 
     @operation
     def redrive_dry_run(
@@ -330,7 +330,7 @@ class QueueOperations(SubscriptionOperations):
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
         return self._replay_call(
-            path, terms, lambda response: msgspec.json.decode(response.body, type=Replayed).replayed
+            path, terms, lambda response: msgspec.json.decode(response.body, type=ReplayResult).replayed
         )
 
     @operation
@@ -357,7 +357,7 @@ class QueueOperations(SubscriptionOperations):
         bodies: Bodies = "whole",
         newest_first: bool = False,
         page: int | None = None,
-    ) -> Call[Page[Finished]]:
+    ) -> Call[Page[FinishedMessage]]:
         """List finished messages in the order in which they finished.
 
         Args:
@@ -394,18 +394,18 @@ class QueueOperations(SubscriptionOperations):
         return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
-    def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
+    def read_page(self, after: int, *, page: int | None = None) -> Call[MessagePage[Message]]:
         """Return a page of live messages after the sequence number ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``.
         """
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
-        return stretch_call(
+        return message_page_call(
             MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
         )
 
     @operation
-    def history_stretch(
+    def read_history_page(
         self,
         after: int,
         *,
@@ -413,13 +413,13 @@ class QueueOperations(SubscriptionOperations):
         until: datetime | None = None,
         living: bool = False,
         page: int | None = None,
-    ) -> Call[Stretch[Finished]]:
+    ) -> Call[MessagePage[FinishedMessage]]:
         """Return a page of ``history`` after the marker ``after``.
 
         To read the next page, pass the page's ``end`` as ``after``.
         """
         params = _history_params(since, until, living, page)
-        return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
+        return message_page_call(FINISHED, self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from zq import wire
 from zq.client.calls import Call, Page, Params, Repeat, Response, decode_as, operation, path, read_empty, read_object
-from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
+from zq.client.values import FinishedMessage, Gap, ListedResource, Message, MessagePage, Messages, Stats
 from zq.errors import Invalid
 from zq.wire import answers
 from zq.wire.numbers import checked_json
@@ -22,7 +22,7 @@ Ids = list[str]
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
-class MessagePage(answers.HistoryPage[M], Generic[M]):
+class PageBody(answers.HistoryPage[M], Generic[M]):
     """The response body of a message listing. Only topics have the members ``gap`` and ``position``."""
 
     gap: Gap | None = None
@@ -30,8 +30,8 @@ class MessagePage(answers.HistoryPage[M], Generic[M]):
 
 
 _unlinked: Final = msgspec.json.Decoder(answers.Messages[Message])
-MESSAGES: Final = msgspec.json.Decoder(MessagePage[Message])
-FINISHED: Final = msgspec.json.Decoder(MessagePage[Finished])
+MESSAGES: Final = msgspec.json.Decoder(PageBody[Message])
+FINISHED: Final = msgspec.json.Decoder(PageBody[FinishedMessage])
 
 
 def id_list(ids: Iterable[str]) -> Ids:
@@ -55,19 +55,19 @@ def messages_call(
     )
 
 
-def stretch_call(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Stretch[M]]:
-    """Return a call that reads a page of messages or history entries as a ``Stretch``."""
+def message_page_call(decoder: "msgspec.json.Decoder[PageBody[M]]", path: str, params: Params) -> Call[MessagePage[M]]:
+    """Return a call that reads a page of messages or history entries as a ``MessagePage``."""
 
-    def read(response: Response) -> Stretch[M]:
+    def read(response: Response) -> MessagePage[M]:
         page = decoder.decode(response.body)
         if not page.messages:
-            return Stretch([], None, page.gap, page.position)
-        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0].href).query)["marker"][0]), page.gap)
+            return MessagePage([], None, page.gap, page.position)
+        return MessagePage(page.messages, int(parse_qs(urlsplit(page.links[0].href).query)["marker"][0]), page.gap)
 
     return Call(method="GET", path=path, params=params, read=read)
 
 
-def message_pages(decoder: "msgspec.json.Decoder[MessagePage[M]]", path: str, params: Params) -> Call[Page[M]]:
+def message_pages(decoder: "msgspec.json.Decoder[PageBody[M]]", path: str, params: Params) -> Call[Page[M]]:
     """Return a call that reads the first page of messages or history entries.
 
     Each page contains the call for the next page. An empty page is the last one.
@@ -183,17 +183,17 @@ class ResourceOperations:
         return path(self.kind, self.name, *below)
 
 
-def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
+def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[ListedResource]]:
     """Return the call for the first page of a listing of queues or topics. ``kind`` is "queues" or "topics"."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
-    def read(response: Response) -> Page[Listed]:
+    def read(response: Response) -> Page[ListedResource]:
         listed = _listed(kind, response)
         # A filter can make a page empty. Its link still has the next marker, but may lack the filters.
         marker = _marker(response)
         return Page(listed, page_call(marker) if marker else None)
 
-    def page_call(marker: str | None) -> Call[Page[Listed]]:
+    def page_call(marker: str | None) -> Call[Page[ListedResource]]:
         return Call(method="GET", path=path(kind), params={"marker": marker, **params}, read=read)
 
     return page_call(None)
@@ -206,8 +206,8 @@ def _marker(response: Response) -> str | None:
     return None
 
 
-def _listed(kind: str, response: Response) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in read_object(response)[kind]]
+def _listed(kind: str, response: Response) -> list[ListedResource]:
+    return [ListedResource(entry["name"], entry.get("metadata")) for entry in read_object(response)[kind]]
 
 
 def _pointer(key: str) -> str:

@@ -9,9 +9,9 @@ import msgspec
 from zq import wire
 from zq.client.calls import Call, Page, Params, Repeat, Response, decode_as, listing, operation, pages, read_empty
 from zq.client.resources import ResourceOperations, id_list
-from zq.client.values import DeadDelivery, Redriven
+from zq.client.values import DeadDelivery, RedriveResult
 from zq.wire.numbers import checked_json
-from zq.wire.subscriptions import Secret, Subscribed, Subscription, Tested
+from zq.wire.subscriptions import Secret, SubscribeResult, Subscription, SubscriptionTestResult
 
 T = TypeVar("T")
 _SEGMENT: Final = "subscriptions"
@@ -23,7 +23,7 @@ class SubscriptionOperations(ResourceOperations):
     @operation
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> Call[Subscribed]:
+    ) -> Call[SubscribeResult]:
         """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI has a confirmed subscription.
 
         Deliveries begin when the subscriber has confirmed. If the URI already has an unconfirmed subscription, the
@@ -37,7 +37,7 @@ class SubscriptionOperations(ResourceOperations):
             method="POST",
             path=self._path(_SEGMENT),
             body=checked_json({name: value for name, value in terms.items() if value is not None}),
-            read=decode_as(Subscribed),
+            read=decode_as(SubscribeResult),
             repeat=Repeat.UNSENT,
         )
 
@@ -117,18 +117,18 @@ class SubscriptionOperations(ResourceOperations):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
-            read=lambda response: msgspec.json.decode(response.body, type=Tested).message_id,
+            read=lambda response: msgspec.json.decode(response.body, type=SubscriptionTestResult).message_id,
             repeat=Repeat.UNSENT,
         )
 
     @operation
-    def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[Redriven]:
+    def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[RedriveResult]:
         """Retry up to ``limit`` failed deliveries (default: 1,000). The count of attempts starts again from zero."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
             body=wire.encode({} if limit is None else {"limit": limit}),
-            read=decode_as(Redriven),
+            read=decode_as(RedriveResult),
             repeat=Repeat.UNSENT,
         )
 

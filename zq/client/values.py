@@ -13,7 +13,7 @@ from zq.client.tracing import link_to
 from zq.errors import InvalidBody
 from zq.wire import answers, subscriptions
 from zq.wire.attributes import Attribute
-from zq.wire.extensions import Buried, Moved, Released
+from zq.wire.extensions import BuryTerms, MoveTerms, ReleaseTerms
 from zq.wire.numbers import check_numbers, checked_json
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ M_co = TypeVar("M_co", bound="Message", covariant=True)
 # Placeholder for the body of a message in a listing with ``bodies="start"``.
 NO_BODY: Final = Raw()
 # A consumer's decision on a message. A string is a message id and means deletion.
-Decision = str | Released | Moved | Buried
+Decision = str | ReleaseTerms | MoveTerms | BuryTerms
 
 
 class UndecodableBody(InvalidBody, ValueError):
@@ -111,19 +111,19 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
 
     def release(self, delay: int | None = None) -> None:
         """Release the message when the handler returns, by default with the queue's redelivery delay."""
-        self._decide(Released(self.id) if delay is None else Released(self.id, delay))
+        self._decide(ReleaseTerms(self.id) if delay is None else ReleaseTerms(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
         """Move the message to another queue when the handler returns. The move is atomic."""
         content = body if body is msgspec.UNSET else _move_body(body)
-        moved = Moved(self.id, queue, content)
+        moved = MoveTerms(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
         moved.delay = msgspec.UNSET if delay is None else delay
         self._decide(moved)
 
     def bury(self, reason: str) -> None:
         """Move the message to the queue's dead-letter queue when the handler returns."""
-        self._decide(Buried(self.id, reason))
+        self._decide(BuryTerms(self.id, reason))
 
     def _decide(self, decision: Decision) -> None:
         msgspec.json.encode(decision)  # fail here, not in the settlement, if the value cannot be encoded as JSON
@@ -147,7 +147,7 @@ class Gap(Struct, frozen=True):
     resumes: int | None
 
 
-class Stretch(Struct, Generic[M_co], frozen=True):
+class MessagePage(Struct, Generic[M_co], frozen=True):
     """A page of messages.
 
     ``end`` is the marker after which the next page starts. If the page is empty, ``end`` is ``None``.
@@ -157,18 +157,18 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     end: int | None
     gap: Gap | None = None
     """Gap in the topic's log before this page."""
-    looked: int | None = None
+    position: int | None = None
     """Position up to which a topic was searched, if the page is empty."""
 
 
-class Finished(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
+class FinishedMessage(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A message in a listing of a queue's history. ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
 
 
-class Located(answers.Located[Finished], frozen=True):
+class LocatedMessage(answers.LocatedMessage[FinishedMessage], frozen=True):
     pass
 
 
@@ -193,14 +193,14 @@ class Stats(answers.Stats[datetime], frozen=True, omit_defaults=True):
     pass
 
 
-class Listed(Struct, frozen=True):
+class ListedResource(Struct, frozen=True):
     """A queue or topic in a listing. ``metadata`` is set only if requested."""
 
     name: str
     metadata: Mapping[str, Any] | None = None
 
 
-class Worked(Struct, frozen=True):
+class WorkResult(Struct, frozen=True):
     """The message counts of ``work``. ``unstarted`` messages were released without calling the handler."""
 
     done: int
@@ -218,7 +218,7 @@ class Draft(Struct, frozen=True):
     attributes: Mapping[str, Attribute] | None = None
 
 
-class Redriven(answers.Redriven, frozen=True):
+class RedriveResult(answers.RedriveResult, frozen=True):
     lost: list[str] = []
 
 

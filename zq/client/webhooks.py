@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from zq.clock import local_time
 from zq.wire import webhooks
 
-__all__ = ["Received", "verify"]
+__all__ = ["RecentDeliveries", "verify"]
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: float = 300) -> str:
@@ -24,13 +24,13 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: floa
     return webhooks.verify(secret, headers, body, local_time(), tolerance)
 
 
-class Received:
+class RecentDeliveries:
     """A set of recent delivery ids for detecting duplicates. Thread-safe."""
 
-    def __init__(self, seconds: float = 86400, most: int = 100_000) -> None:
-        """Create a set that keeps each id for ``seconds``, but at most the newest ``most`` ids."""
+    def __init__(self, seconds: float = 86400, max_ids: int = 100_000) -> None:
+        """Create a set that keeps each id for ``seconds``, but at most the newest ``max_ids`` ids."""
         self._seconds = seconds
-        self._most = most
+        self._max_ids = max_ids
         self._lock = threading.Lock()
         self._seen: dict[str, float] = {}
 
@@ -42,7 +42,7 @@ class Received:
                 return False
             while self._seen:
                 oldest = next(iter(self._seen))
-                if self._seen[oldest] > now and len(self._seen) < self._most:
+                if self._seen[oldest] > now and len(self._seen) < self._max_ids:
                     break
                 del self._seen[oldest]
             self._seen[id] = now + self._seconds

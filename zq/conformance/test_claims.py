@@ -18,7 +18,10 @@ def test_messages_of_a_claim_of_zero_seconds_can_still_be_handled(scene: Scene, 
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
     assert [message.claim for message in taken.messages] == ["", ""]
     handles = [MessageHandle(first, taken.id, 1, None), MessageHandle(second, taken.id, 1, 60)]
-    assert list(scene.storage.claims.handle(scene.queue, handles, scene.now, late=True)) == [HandleOutcome.DONE] * 2
+    assert (
+        list(scene.storage.claims.handle(scene.queue, handles, scene.now, accepts_expired=True))
+        == [HandleOutcome.DONE] * 2
+    )
     assert scene.get([first]) == []
     assert scene.claimable() == []
     scene.tick(61)

@@ -105,7 +105,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
 
     def held(hold: int) -> HandleOutcome:
         handle = MessageHandle(message.id, message.claim, message.claim_count, hold, max_hold=300)
-        return scene.storage.claims.handle(scene.queue, [handle], scene.now, late=True)[0]
+        return scene.storage.claims.handle(scene.queue, [handle], scene.now, accepts_expired=True)[0]
 
     scene.tick(30)
     before = scene.walk()

@@ -142,7 +142,9 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
         for hold in (None, 60):
             handles = [MessageHandle(job.posted[0], CLAIMS[0], 1, hold)]
-            assert list(source.storage.claims.handle(SOURCE, handles, source.now, late=True)) == [HandleOutcome.LOST]
+            assert list(source.storage.claims.handle(SOURCE, handles, source.now, accepts_expired=True)) == [
+                HandleOutcome.LOST
+            ]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []
     source.post(1)

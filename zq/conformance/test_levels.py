@@ -10,7 +10,7 @@ from zq.errors import StartRefused
 from zq.model import levels
 from zq.model.levels import StoreLevel
 from zq.storage.api import Storage
-from zq.storage.capabilities import Levelled
+from zq.storage.capabilities import LevelledStorage
 
 pytestmark = pytest.mark.fresh_store
 
@@ -24,8 +24,8 @@ def support(monkeypatch: pytest.MonkeyPatch, *versions: str) -> None:
     monkeypatch.setattr(levels, "VERSIONS", versions)
 
 
-def levelled(storage: object) -> Levelled:
-    if not isinstance(storage, Levelled):
+def levelled(storage: object) -> LevelledStorage:
+    if not isinstance(storage, LevelledStorage):
         pytest.skip("The driver has no levels.")
     return storage
 

@@ -14,9 +14,9 @@ from zq.core.redelivery import Redelivery
 from zq.errors import CommitRunning, DraftsRepeated, Fenced, Repeated
 from zq.model import Draft, Grouping, new_ids
 from zq.model.documents import DocumentRef
-from zq.model.parcels import Fact, MessageParcel, Parcel, QueueParcel, facts
+from zq.model.parcels import MessageParcel, Parcel, QueueParcel, StoredItem, facts
 from zq.model.topics import Retention
-from zq.storage.capabilities import Migratable, ParcelController
+from zq.storage.capabilities import MigratableStorage, ParcelController
 
 PAGES = [1, 7, 500]
 
@@ -24,7 +24,7 @@ PAGES = [1, 7, 500]
 @pytest.fixture
 def parcels(scene: Scene) -> ParcelController:
     storage: object = scene.storage
-    if not isinstance(storage, Migratable):
+    if not isinstance(storage, MigratableStorage):
         pytest.skip("The driver has no parcels.")
     return storage.parcels
 
@@ -44,7 +44,7 @@ def export(scene: Scene, parcels: ParcelController, limit: int = 500) -> Iterato
     assert page.items == []
 
 
-def contents(scene: Scene, parcels: ParcelController, limit: int = 500) -> list[Fact]:
+def contents(scene: Scene, parcels: ParcelController, limit: int = 500) -> list[StoredItem]:
     """Return all that the project stores, without its name, in a fixed order."""
     found = [fact for page in export(scene, parcels, limit) for one in page for fact in facts(one, scene.now)]
     return sorted(found, key=repr)

@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core import redelivery
-from zq.core.encryption import SET_ASIDE, Sealing
+from zq.core.encryption import UNREADABLE_DELAY, Sealing
 from zq.core.rules import Rules, RulesCache
 from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
@@ -83,18 +83,18 @@ class Claims:
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
-    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimReply:
+    def claim(self, queue: QueueRef, build_request: Callable[[Rules], ClaimRequest]) -> ClaimReply:
         """Claim messages under the queue's current rules. While claims are paused, claim nothing.
 
-        ``wanted`` builds the claim request for the given rules. If the cached rules were outdated, ``wanted`` is called
-        again.
+        ``build_request`` builds the claim request for the given rules. If the cached rules were outdated,
+        ``build_request`` is called again.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
             letters = None if rules.claims_paused else self._rules_cache.dead_letters(queue, rules)
             request = structs.replace(
-                wanted(rules),
+                build_request(rules),
                 redelivery_delays=rules.redelivery_delays,
                 max_claims=letters and letters.max_claims,
                 max_bytes=self._limits.max_answer_bytes,
@@ -119,7 +119,7 @@ class Claims:
         Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
         read = {message.id for message in shown}
-        away = [Release(message.id, SET_ASIDE) for message in claim.messages if message.id not in read]
+        away = [Release(message.id, UNREADABLE_DELAY) for message in claim.messages if message.id not in read]
         if away:
             with suppress(ClaimNotFound):
                 self._claims.settle(queue, claim.id, Settlement(release=away), now)

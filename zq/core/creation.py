@@ -14,7 +14,7 @@ from zq import wire
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.followers import Followers
-from zq.core.metadata import SEALED
+from zq.core.metadata import SEALED_SINCE_KEY
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import CACHE_SIZE, CACHE_TTL, DefaultTtls, Rules, RulesCache
 from zq.model import Page, QueueRef, Seconds, Stats
@@ -101,7 +101,7 @@ class TopicCreation:
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
         """Return ``sealed_since`` as read from the store instead of the cache."""
         stored = self._topics.get(topic)
-        return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
+        return wire.json_object(stored.metadata).get(SEALED_SINCE_KEY) or 0.0 if stored else 0.0
 
     def _read(self, topic: TopicRef) -> TopicRules:
         stored = self._topics.get(topic)

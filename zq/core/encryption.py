@@ -42,7 +42,7 @@ SEAL: Final = 16
 # Seconds after the start of encryption in which a server with an outdated cache may still post unencrypted bodies.
 CACHE_EXPIRY_SECONDS: Final = 5.0
 # Redelivery delay in seconds of a message that could not be decrypted when it was claimed or popped.
-SET_ASIDE: Final = 60
+UNREADABLE_DELAY: Final = 60
 UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with this server's keys."
 
 

@@ -21,7 +21,7 @@ from zq.storage.api import DocumentController
 # Reference of the document with the encryption key.
 KEY: Final = DocumentRef("", "marker-key", "1")
 # First character of an encrypted marker.
-SEALED: Final = "~"
+ENCRYPTED_PREFIX: Final = "~"
 # Key length in bytes.
 KEY_LENGTH: Final = 32
 # Length of a marker's authentication tag in bytes.
@@ -45,14 +45,14 @@ class Markers:
         """Encrypt ``name``, the last name of a page, and return the result as the marker of the next page."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
-        return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
+        return ENCRYPTED_PREFIX + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
         """Decrypt the marker and return the name at which the page ended. Return an unencrypted marker unchanged.
 
         Raises ``InvalidParameter`` if the marker is not valid for the listing.
         """
-        if not marker.startswith(SEALED):
+        if not marker.startswith(ENCRYPTED_PREFIX):
             return marker
         try:
             sealed = urlsafe_b64decode(marker[1:].encode("ascii") + b"==")

@@ -11,7 +11,7 @@ from msgspec import UNSET, structs
 from zq import wire
 from zq.clock import Clock
 from zq.core.creation import QueueCreation
-from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.core.encryption import UNREADABLE, UNREADABLE_DELAY, Sealing
 from zq.core.followers import Followers
 from zq.core.modes import Modes
 from zq.core.paging import list_messages
@@ -242,15 +242,15 @@ class Messages:
         """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
-        most = limits.max_stage_messages
+        max_messages = limits.max_stage_messages
         try:
             self._transactions.stage(
-                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, most
+                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, max_messages
             )
         except StageFull as full:
             if refusal is not None:
                 raise refusal from None
-            bounds = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            bounds = f"{max_messages} messages and {limits.max_stage_bytes} bytes of bodies"
             raise StageFull(f"A stage may hold at most {bounds}.") from full
 
     def list(
@@ -371,7 +371,7 @@ class Messages:
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
-            delay = min(SET_ASIDE, ttl - 1)
+            delay = min(UNREADABLE_DELAY, ttl - 1)
             terms = message.client, message.checksum, message.attributes, message.group
             drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
         self._messages.post(queue, drafts, now)

@@ -21,9 +21,9 @@ from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, check_retry_
 Metadata = dict[str, Any]
 
 # Key of the time since which all bodies are encrypted; set if the queue or topic was created with encryption.
-SEALED: Final = "~sealed"
+SEALED_SINCE_KEY: Final = "~sealed"
 # Internal keys, which clients can neither read nor write.
-OWN: Final = frozenset({MARK, SEALED})
+INTERNAL_KEYS: Final = frozenset({MARK, SEALED_SINCE_KEY})
 # Key that selects the message group mode. It cannot be changed after creation.
 GROUPED: Final = "_grouped"
 # Key that enables message encryption.
@@ -63,7 +63,7 @@ class MetadataSchema:
         support.
         """
         check_nesting("metadata", metadata)
-        for key in OWN.intersection(metadata):
+        for key in INTERNAL_KEYS.intersection(metadata):
             raise InvalidBody(f"metadata must not contain {key}, which is reserved for internal use.")
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}

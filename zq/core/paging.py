@@ -50,18 +50,18 @@ def list_messages(
     queue: QueueRef,
     after: int,
     size: int,
-    wanted: ListFilter,
+    list_filter: ListFilter,
     now: Seconds,
     max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
     """Return a page of messages, like ``MessageController.list``, but read the page in slices."""
     if size <= turns.SLICE:
-        return messages.list(queue, after, size, wanted, now, max_bytes, expected)
+        return messages.list(queue, after, size, list_filter, now, max_bytes, expected)
     others: list[bytes] = []
 
     def read(marker: int, limit: int, left: int) -> tuple[list[Message], int | None]:
-        page = messages.list(queue, marker, limit, wanted, now, left, expected)
+        page = messages.list(queue, marker, limit, list_filter, now, left, expected)
         if page.metadata is not None:
             others.append(page.metadata)
         return page.items, None if page.next is None else int(page.next)

@@ -33,7 +33,7 @@ from zq.storage.api import Storage
 from zq.storage.capabilities import MissingCapability
 
 # A character that sorts after all characters that names may contain.
-LAST: Final = "\x7f"
+LAST_CHARACTER: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
@@ -115,9 +115,15 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return ReadResult(self._depths.get(ref), self._clock.now())
 
     def _count_states(self, ref: QueueRef) -> Depth:
-        most = self._max_counted
-        depth = self._storage.depth(ref, self._clock.now(), most)
-        return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
+        max_counted = self._max_counted
+        depth = self._storage.depth(ref, self._clock.now(), max_counted)
+        return Depth(
+            min(depth.ready, max_counted),
+            min(depth.delayed, max_counted),
+            min(depth.claimed, max_counted),
+            0,
+            depth.oldest_ready,
+        )
 
     def states(self, ref: QueueRef) -> Depth:
         return self._count_states(ref)
@@ -127,7 +133,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
         ``prefix`` may contain only characters that are allowed in names.
         """
-        marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
+        marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST_CHARACTER) if prefix else after
         while True:
             page = self._queues.list(project, marker, READ_AHEAD)
             for queue in page.items:
@@ -146,11 +152,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)
-        most, marker, count = self._limits.max_metadata_walk, "", 0
-        while most > 0:
-            page = self._queues.list(project, marker, min(most, READ_AHEAD))
+        remaining, marker, count = self._limits.max_metadata_walk, "", 0
+        while remaining > 0:
+            page = self._queues.list(project, marker, min(remaining, READ_AHEAD))
             count += sum(visible(queue.ref.name) for queue in page.items if not queue.ref.name.startswith(HIDDEN))
-            most -= len(page.items)
+            remaining -= len(page.items)
             if page.next is None:
                 break
             marker = page.next

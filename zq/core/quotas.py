@@ -61,7 +61,7 @@ MAX_PAGE: Final = 100
 # Kind of the documents of a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
 # Context manager of a step that reserves nothing.
-NOTHING: Final = nullcontext()
+NO_RESERVATION: Final = nullcontext()
 
 _decoder: Final = msgspec.json.Decoder(Project)
 
@@ -81,13 +81,13 @@ class NoQuotas:
     are_enforced = False
 
     def admit_queue(self, _queue: QueueRef, _dead_letters: object = None) -> AbstractContextManager[None]:
-        return NOTHING
+        return NO_RESERVATION
 
     def admit_topic(self, _topic: TopicRef) -> AbstractContextManager[None]:
-        return NOTHING
+        return NO_RESERVATION
 
     def admit_targets(self, _queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        return NOTHING
+        return NO_RESERVATION
 
     def check_targets(self, _queues: Collection[QueueRef]) -> None:
         return
@@ -99,7 +99,7 @@ class NoQuotas:
         return
 
     def admit_work(self, _project: str, _work: Work, _name: str) -> AbstractContextManager[QuotaExceeded | None]:
-        return NOTHING
+        return NO_RESERVATION
 
     def forget_work(self, _project: str, _work: Work, _name: str) -> None:
         return
@@ -225,7 +225,7 @@ class Quotas:
         On entry, the context manager raises ``QuotaExceeded`` if the project would exceed its limit.
         """
         missing = self._missing(queues)
-        return self._reserve_queues(missing) if missing else NOTHING
+        return self._reserve_queues(missing) if missing else NO_RESERVATION
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
         """Raise ``QuotaExceeded`` if creating the queues that do not exist would exceed the project's queue limit."""

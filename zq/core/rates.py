@@ -104,7 +104,6 @@ class Account:
     """The rate limiter of one project in one process: three token buckets and a count of requests in progress."""
 
     __slots__ = (
-        "_asked",
         "_busy",
         "_bytes",
         "_full",
@@ -119,6 +118,7 @@ class Account:
         "_rates",
         "_recent_projects",
         "_refusals",
+        "_request_count",
         "_requests",
         "_running",
         "_sent",
@@ -136,7 +136,7 @@ class Account:
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         """The token buckets: the monotonic time at which all past use of each rate is paid off."""
-        self._asked = self._refusals = self._sent = self._size = 0
+        self._request_count = self._refusals = self._sent = self._size = 0
         """Counts since the last call of ``demand``: requests, rejections, and transferred messages and bytes."""
         self._mean = (1.0, 0.0)
         """Mean messages and bytes per admitted request, in the last interval with admitted requests."""
@@ -161,7 +161,7 @@ class Account:
         limit = now + ALLOWED
         self._lock.acquire()
         try:
-            self._asked += 1
+            self._request_count += 1
             paid = self._requests
             after = (paid if paid > now else now) + self._steps[0]
             if after > limit or self._messages > limit or self._bytes > limit or self._running >= self._most:
@@ -264,13 +264,13 @@ class Account:
         A rejected request counts as many messages and bytes as an average admitted request.
         """
         with self._lock:
-            asked, refusals = self._asked, self._refusals
+            requests, refusals = self._request_count, self._refusals
             # Refunded estimates may exceed the costs that were charged since the last call.
             messages, size = max(0, self._sent), max(0, self._size)
-            self._asked = self._refusals = self._sent = self._size = 0
-        if granted := asked - refusals:
+            self._request_count = self._refusals = self._sent = self._size = 0
+        if granted := requests - refusals:
             self._mean = messages / granted, size / granted
-        return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
+        return requests, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Set this process's share of the project's rates: requests, messages and bytes per second."""

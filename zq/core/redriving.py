@@ -27,7 +27,7 @@ from zq.model.limits import (
 )
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.wire.answers import RedriveDryRun, Redriven
+from zq.wire.answers import RedriveDryRun, RedriveResult
 from zq.wire.extensions import RedriveTerms
 
 # Number of messages moved at a time.
@@ -94,7 +94,7 @@ class Redriving:
         self._events = events
         self._quotas = quotas
 
-    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
+    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveResult:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved. Without ``terms.to``, a message stays in the queue if it
@@ -115,7 +115,7 @@ class Redriving:
         if not moved:
             routes.check_paused()
         self._events.finished(queue, Outcome.MOVED, moved)
-        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
+        return RedriveResult(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without moving messages. Inspect at most ``MAX_BATCH`` messages.

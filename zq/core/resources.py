@@ -13,7 +13,7 @@ from zq import turns, wire
 from zq.clock import Clock
 from zq.core.followers import Followers
 from zq.core.markers import Markers
-from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, find_assigned_values
+from zq.core.metadata import ENCRYPTS, INTERNAL_KEYS, SEALED_SINCE_KEY, Metadata, MetadataSchema, find_assigned_values
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
@@ -204,7 +204,7 @@ class MetadataResource(Generic[R, T]):
         self._authorize_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
-            sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
+            sealed = {SEALED_SINCE_KEY: self._clock.now()} if metadata.get(ENCRYPTS) else {}
             whole = wire.encode(metadata | self._own_metadata(ref) | sealed)
             if counts:
                 self._quotas.admit_metadata(ref.project, len(whole), 0)
@@ -248,7 +248,7 @@ class MetadataResource(Generic[R, T]):
             self._check_fixed(former, metadata)
             for target in named:
                 self._check_dead_letters(ref, target)
-            own = OWN if metadata.get(ENCRYPTS) else OWN - {SEALED}
+            own = INTERNAL_KEYS if metadata.get(ENCRYPTS) else INTERNAL_KEYS - {SEALED_SINCE_KEY}
             raw = wire.encode(metadata | {key: former[key] for key in own.intersection(former)})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
@@ -333,7 +333,7 @@ def _next_read(count: int, read: Sequence[StoredResource]) -> int:
 
 def _parse(stored: bytes) -> Metadata:
     metadata = wire.json_object(stored)
-    return {key: value for key, value in metadata.items() if key not in OWN}
+    return {key: value for key, value in metadata.items() if key not in INTERNAL_KEYS}
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from zq import wire
 from zq.cache import ReadThroughCache
 from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
-from zq.core.metadata import SEALED
+from zq.core.metadata import SEALED_SINCE_KEY
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound, MetadataConflict, QueuePaused
 from zq.model import Message, Move, QueueRef, Seconds
@@ -174,7 +174,7 @@ class RulesCache:
             for _ in range(MAX_ATTEMPTS):
                 stored = self._queues.get(target)
                 metadata = wire.json_object(stored.metadata) if stored else {}
-                if stored is None or metadata.pop(SEALED, None) is None:
+                if stored is None or metadata.pop(SEALED_SINCE_KEY, None) is None:
                     break
                 if self._queues.update(target, stored.metadata, wire.encode(metadata)):
                     break
@@ -221,7 +221,7 @@ class RulesCache:
             metadata=raw,
             redelivery_delays=Redelivery(keys["redelivery_delay"], exponential, keys["redelivery_max_delay"]).delays(),
             subscribed=metadata.get(MARK) or 0,
-            sealed_since=metadata.get(SEALED) or 0.0,
+            sealed_since=metadata.get(SEALED_SINCE_KEY) or 0.0,
             uses_protocol=uses_protocol(self._protocol_keys, metadata),
             claims_paused=keys["paused"] in ("claims", "all"),
             posts_paused=keys["paused"] in ("posts", "all"),

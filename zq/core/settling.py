@@ -158,7 +158,7 @@ class Settling:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
-    def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
+    def _move(self, project: str, given: extensions.MoveTerms, encrypts: bool) -> Move:
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_messages_post_size:

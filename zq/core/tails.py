@@ -181,16 +181,17 @@ class Tail:
                 return
             position = batches[-1].last
 
-    def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
+    def notify_when(self, position: int, topic_matches: Callable[[str], bool], callback: Callback) -> None:
         """Call ``callback`` once, as soon as ``after`` can return without waiting.
 
-        The callback may be called immediately and on any thread. It must not block. ``wanted`` selects topics by name.
+        The callback may be called immediately and on any thread. It must not block. ``topic_matches`` selects topics by
+        name.
         """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
                 callback()
             else:
-                self._callbacks[callback] = wanted
+                self._callbacks[callback] = topic_matches
 
     def cancel_notify(self, callback: Callback) -> None:
         """Remove a callback that was passed to ``notify_when``."""

@@ -177,14 +177,14 @@ def _truncate(entry: Entry) -> Entry:
     return structs.replace(entry, **texts)
 
 
-def _since(given: str) -> str:
-    """Return an upper bound for the names of the entries made at or after the ISO 8601 time ``given``.
+def _since(timestamp: str) -> str:
+    """Return an upper bound for the names of the entries made at or after the ISO 8601 time ``timestamp``.
 
-    Newer entries have smaller names. If ``given`` is "", the bound is greater than all names.
+    Newer entries have smaller names. If ``timestamp`` is "", the bound is greater than all names.
     """
-    if not given:
+    if not timestamp:
         return "~"
-    since = parse_time(given)
+    since = parse_time(timestamp)
     if since is None:
         raise InvalidParameter(
             "since must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."

@@ -195,14 +195,14 @@ class Waiters:
             elif waiter.takes and (waiter.wakeup.is_set() or not waiter.found_nothing):
                 wait_queue.notify_taker()
 
-    def schedule(self, queue: QueueRef, asked: Seconds) -> None:
+    def schedule(self, queue: QueueRef, poll_start: Seconds) -> None:
         """Set the timer at which waiting requests poll the queue again.
 
         The timer fires when the next message becomes ready, but at the latest when the next regular poll is due. If the
-        queue already has an earlier timer, this method changes nothing. ``asked`` is the start time of the poll that
-        found no message. If a message has become ready since ``asked``, the timer fires immediately.
+        queue already has an earlier timer, this method changes nothing. ``poll_start`` is the start time of the poll
+        that found no message. If a message has become ready since ``poll_start``, the timer fires immediately.
         """
-        due = self._queues.ready(queue, 0, asked).next
+        due = self._queues.ready(queue, 0, poll_start).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
         if due is not None:
             after = min(after, max(0.0, due - self.clock.now()) + TIMER_SLACK)
@@ -260,7 +260,7 @@ class QueuePoll:
         self._last: PollResult[Any] | None = None
 
     def poll(
-        self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
+        self, ask: Callable[[], T], found: Callable[[T], object], is_disconnected: Callable[[], bool] = lambda: False
     ) -> PollResult[T] | None:
         """Poll once. Return the result, or ``None`` if the caller must wait and poll again.
 
@@ -269,12 +269,13 @@ class QueuePoll:
         Args:
             ask: Polls the queue and returns the result.
             found: Returns whether a result contains messages.
-            gone: Returns whether the client has disconnected. If so, a request that claims or pops does not poll again.
+            is_disconnected: Returns whether the client has disconnected. If so, a request that claims or pops does not
+                poll again.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
             return self._at_once(ask, found)
-        if waiter.takes and self._last is not None and gone():
+        if waiter.takes and self._last is not None and is_disconnected():
             return self._last  # ``leave`` passes the notification on to the next waiter
         if self._check is not None and self._last is not None:
             self._check()

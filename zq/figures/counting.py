@@ -15,12 +15,12 @@ from zq.model.topics import Entry, TopicRef
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
 # Maximum number of queues and topics with their own counters between two calls of ``Counts.drain``. All others of a
-# project share the counters of ``OTHERS``.
+# project share the counters of ``OTHER_NAMES``.
 MAX_NAMES: Final = 1000
-# Maximum number of projects with their own ``OTHERS`` counters.
+# Maximum number of projects with their own ``OTHER_NAMES`` counters.
 MAX_OTHERS: Final = 1000
 # Name that stands for all queues or topics without their own counters.
-OTHERS: Final = "*"
+OTHER_NAMES: Final = "*"
 # Upper bounds of the histogram's buckets in seconds. One more bucket has no upper bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -113,6 +113,6 @@ def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:
-            name = (name[0], OTHERS) if len(tally) < MAX_NAMES + MAX_OTHERS else ("", OTHERS)
+            name = (name[0], OTHER_NAMES) if len(tally) < MAX_NAMES + MAX_OTHERS else ("", OTHER_NAMES)
         found = tally.setdefault(tuple(name), [0] * len(RATES))  # type: ignore[arg-type]
     return found

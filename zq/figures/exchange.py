@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from zq import __version__
 from zq.core.reports import Reports
-from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
+from zq.figures.counting import MAX_NAMES, OTHER_NAMES, IntervalCounts
 from zq.model import Seconds
 from zq.storage.api import DocumentController
 from zq.wire.figures import Server
@@ -46,11 +46,11 @@ class Span(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """The document that a process publishes. ``spans`` maps interval numbers (slots) to counts."""
 
-    about: Server[Seconds]
+    process_info: Server[Seconds]
     spans: dict[int, Span]
 
 
-class About(Struct, frozen=True):
+class ProcessInfo(Struct, frozen=True):
     """The fields of this process's status report that never change."""
 
     store: str = ""
@@ -72,12 +72,12 @@ class State(Struct, frozen=True):
 class Exchange:
     """The exchange of counts and status reports with the other server processes."""
 
-    def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
+    def __init__(self, documents: DocumentController, process_info: ProcessInfo, began: Seconds) -> None:
         self._records = Reports(documents, KIND, RECORD_TTL, Record)
-        self._about = about
+        self._process_info = process_info
         self._began = began
         self._published_at = began
-        self._server = f"{socket.gethostname()}:{about.port}"
+        self._server = f"{socket.gethostname()}:{process_info.port}"
         self._spans: dict[int, Span] = {}
         self._merged: dict[str, set[int]] = {}
         self.servers: Sequence[Server[Seconds]] = ()
@@ -96,12 +96,12 @@ class Exchange:
             since=self._began,
             as_of=now,
             version=__version__,
-            store=self._about.store,
-            engine=self._about.engine,
+            store=self._process_info.store,
+            engine=self._process_info.engine,
             requests=round(drained.requests / seconds, 1),
             p95=drained.p95,
-            max_waiters=self._about.max_waiters,
-            max_streams=self._about.max_streams,
+            max_waiters=self._process_info.max_waiters,
+            max_streams=self._process_info.max_streams,
             **msgspec.structs.asdict(state),
         )
         self._records.publish(encode_record(server, self._spans), now)
@@ -116,7 +116,9 @@ class Exchange:
                     add(slot, span)
             self._merged[name] = set(record.spans)
         self._merged = {name: slots for name, slots in self._merged.items() if name in records}
-        self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
+        self.servers = sorted(
+            (record.process_info for record in records.values()), key=lambda one: (one.server, one.process)
+        )
 
 
 def encode_record(server: Server[Seconds], spans: Mapping[int, Span]) -> bytes:
@@ -151,6 +153,6 @@ def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     others = ranked[max_names:]
     single = len({row[0] for row in others}) <= max(1, max_names)
     for row in others:
-        name = (row[0] if single else "", OTHERS)
+        name = (row[0] if single else "", OTHER_NAMES)
         rest[name] = tuple(map(sum, zip(row[2:], rest.get(name, (0,) * len(row[2:])), strict=True)))
     return [*ranked[:max_names], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]

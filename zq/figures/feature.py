@@ -11,7 +11,7 @@ from zq.core.topics import Topics
 from zq.events import Observers
 from zq.figures import openapi
 from zq.figures.counting import Counts
-from zq.figures.exchange import About
+from zq.figures.exchange import ProcessInfo
 from zq.figures.reports import Figures
 from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.features import Feature, Json
@@ -55,7 +55,7 @@ class FiguresFeature(Feature):
 def figures_feature(
     enabled: bool,
     observers: Observers,
-    about: About,
+    about: ProcessInfo,
     storage: Storage,
     clock: Clock,
     queues: Queues,

@@ -12,7 +12,7 @@ from zq.core.queues import Queues
 from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
-from zq.figures.exchange import About
+from zq.figures.exchange import ProcessInfo
 from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, current_depth, find_latest_rates
 from zq.figures.sampler import NO_SNAPSHOT, Sampler, Snapshot, sum_depths
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
@@ -39,7 +39,7 @@ T = TypeVar("T")
 Row = TypeVar("Row", FiguresRow, TopicRow)
 
 
-class Ranked(NamedTuple, Generic[Row]):
+class RankingPage(NamedTuple, Generic[Row]):
     """A page of a ranking. ``complete`` is true if all queues of the store were counted."""
 
     as_of: Seconds
@@ -83,7 +83,7 @@ class Figures:
         topics: Topics,
         quotas: Quotas | None,
         counts: Counts,
-        about: About = About(),  # noqa: B008
+        about: ProcessInfo = ProcessInfo(),  # noqa: B008
     ) -> None:
         """Create the report builder. ``quotas`` is None if authentication is off."""
         self._topics = topics
@@ -94,23 +94,23 @@ class Figures:
         self._reports: tuple[Snapshot, dict[object, Any]] = NO_SNAPSHOT, {}
         """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
-    def queues(self, project: str, query: RankingQuery) -> Ranked[FiguresRow]:
+    def queues(self, project: str, query: RankingQuery) -> RankingPage[FiguresRow]:
         """Return a page of the project's queues. Raises ``InvalidParameter`` for a malformed marker."""
         self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
         return self._cached((project, query), lambda: self._page(project, query))
 
-    def _page(self, project: str, query: RankingQuery) -> Ranked[FiguresRow]:
+    def _page(self, project: str, query: RankingQuery) -> RankingPage[FiguresRow]:
         view = ProjectRows(self.sampler, project, query.visible)
         listed = [name for name in view.rows if query.shows(name)]
         page = self._ranking.page(
             project, lambda: view.keys(listed, query.sort), query.ranking, query.marker, query.limit
         )
         rows = [view.row(name) for name in page.names if name in view.rows and query.shows(name)]
-        return Ranked(view.as_of, view.complete, len(listed), rows, page.next)
+        return RankingPage(view.as_of, view.complete, len(listed), rows, page.next)
 
-    def topics(self, project: str, query: RankingQuery) -> Ranked[TopicRow]:
+    def topics(self, project: str, query: RankingQuery) -> RankingPage[TopicRow]:
         """Return a page of the project's topics with their publish rates.
 
         Raises ``InvalidParameter`` for a malformed marker.
@@ -121,7 +121,7 @@ class Figures:
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
         page = self._ranking.page(project, lambda: known, query.ranking, query.marker, query.limit)
         rows = [TopicRow(name, round(known[name], 3) if rates else None) for name in page.names if name in known]
-        return Ranked(now, True, len(names), rows, page.next)
+        return RankingPage(now, True, len(names), rows, page.next)
 
     def queue(self, queue: QueueRef, seconds: int) -> Points[str]:
         """Return the time series of a queue. ``seconds`` is the length of the series, a key of ``WINDOWS``."""

@@ -23,7 +23,7 @@ from zq.wire.figures import FiguresPage, Server, Servers
 
 # Maximum number of rows in a page.
 MAX_PAGE: Final = 100
-OFF: Final = "This server collects no figures, because [console] enabled is false."
+FIGURES_DISABLED: Final = "This server collects no figures, because [console] enabled is false."
 
 
 class _Reports:
@@ -33,7 +33,7 @@ class _Reports:
     @property
     def _figures(self) -> Figures:
         if self._optional_figures is None:
-            raise NotBuilt(OFF)
+            raise NotBuilt(FIGURES_DISABLED)
         return self._optional_figures
 
 

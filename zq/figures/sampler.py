@@ -22,7 +22,7 @@ from zq import wire
 from zq.clock import Clock
 from zq.errors import Unavailable
 from zq.figures.counting import Counts
-from zq.figures.exchange import About, Exchange, Span, State
+from zq.figures.exchange import Exchange, ProcessInfo, Span, State
 from zq.figures.series import COARSE, FINE, KnownCounts, Series
 from zq.model import QueueRef, Seconds
 from zq.model.hidden import HIDDEN
@@ -102,7 +102,7 @@ class Sampler:
         storage: Storage,
         clock: Clock,
         counts: Counts,
-        about: About,
+        about: ProcessInfo,
         max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -38,7 +38,7 @@ WINDOWS: Final = {
 }
 CLOSE, FINE, COARSE, DAY, WEEK = WINDOWS.values()
 # Windows for which only the number of ``FINE`` slots with known rates is stored, but not the slots themselves.
-LONG: Final = (DAY, WEEK)
+LONG_WINDOWS: Final = (DAY, WEEK)
 # Number of ``FINE`` slots before the start of a series whose rates also count, because rates arrive later than depths.
 SLOTS_BEFORE_START: Final = 2
 
@@ -94,14 +94,14 @@ class Ring:
 
 
 class KnownCounts:
-    """Counters for the points of the long windows (``LONG``).
+    """Counters for the points of the long windows (``LONG_WINDOWS``).
 
     A point of a long window combines several ten-second intervals. Its counter is the number of these intervals whose
     rates are known.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG}
+        self._counts: dict[Window, dict[int, int]] = {window: {} for window in LONG_WINDOWS}
 
     def add(self, slot: int) -> None:
         """Count a ten-second slot whose rates have become known."""
@@ -125,7 +125,7 @@ class Series:
 
     def __init__(self, now: Seconds) -> None:
         self.began = now
-        self._rings = {window: Ring(window, WIDTH) for window in (FINE, COARSE, *LONG)}
+        self._rings = {window: Ring(window, WIDTH) for window in (FINE, COARSE, *LONG_WINDOWS)}
         self.close: Ring | None = None
         """The points of a watched queue, every two seconds; None = the queue has never been watched."""
 
@@ -161,7 +161,7 @@ class Series:
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - SLOTS_BEFORE_START
         shown = range(end - kept.points + 1, end + 1)
-        if kept in LONG:
+        if kept in LONG_WINDOWS:
             slots = [counts.count(slot, kept, began) for slot in shown]
         else:
             slots = [_count_known(slot, kept, known, began) for slot in shown]

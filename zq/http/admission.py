@@ -57,12 +57,12 @@ class Admission:
     def process_request(self, req: Request, _resp: falcon.Response) -> None:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
-        sentence = env.get(heads.REFUSED)
+        sentence = env.get(heads.ERROR_KEY)
         if sentence is None and ("%" in target or target.startswith("//")):  # no other target is invalid
             sentence = heads.check_target(target)
         if sentence is not None:
             _reject_head(sentence)
-        if env.get(heads.WITHHELD) == heads.UNKNOWN:
+        if env.get(heads.WITHHELD_KEY) == heads.UNKNOWN_CREDENTIAL:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
         may_change = req.method not in SAFE_METHODS or req.context.links_change
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":

@@ -12,7 +12,7 @@ from zq.http import faults
 from zq.http.authentication import Authentication
 from zq.http.authorization import Authorization, Response
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, Handover, PendingRequest
+from zq.http.pending import HANDOVER_KEY, Handover, PendingRequest
 from zq.storage.api import Storage
 from zq.storage.inline import LongScan
 
@@ -123,7 +123,7 @@ class App(falcon.App[Any, Any]):
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
         """Repeat the poll of a waiting request. Return its response, or ``None`` to wait again. Blocks."""
         req, resp = pending.req, pending.resp
-        handover: Handover = req.env[HANDOVER]
+        handover: Handover = req.env[HANDOVER_KEY]
         for resume in self._resuming:
             resume(req)
         answered = succeeded = True

@@ -12,7 +12,7 @@ import falcon
 
 from zq.http.context import Request
 from zq.http.heads import CredentialCheck
-from zq.http.tenant import CONTROL, PRESENTED
+from zq.http.tenant import CONTROL, IDENTITY_KEY
 from zq.model.identity import ADMIN, Identity
 
 # Methods by path that need no credential.
@@ -85,7 +85,7 @@ class SignedUrlStrategy:
 
 def _project_of(env: Mapping[str, Any]) -> str:
     name = "HTTP_X_PROJECT_ID"
-    return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
+    return str(env.get(name) or env.get(IDENTITY_KEY, {}).get(name, ""))
 
 
 class Authentication:
@@ -139,7 +139,7 @@ class Authentication:
             context.identity = strategy.authenticate(env, peer)
             context.authentication = self
         elif self._proxy is not None:
-            self._proxy.check(env.setdefault(PRESENTED, {}), peer)
+            self._proxy.check(env.setdefault(IDENTITY_KEY, {}), peer)
 
     def cached_validity(self, env: Mapping[str, Any]) -> bool | None:
         """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried."""
@@ -178,7 +178,7 @@ class Authentication:
     def _strip(self, env: dict[str, Any]) -> None:
         for name in FREQUENT_HEADERS:
             if name in env:
-                env.setdefault(PRESENTED, {})[name] = env.pop(name)
+                env.setdefault(IDENTITY_KEY, {})[name] = env.pop(name)
         if self._harmless.issuperset(env):
             return
         set_aside(env, self._harmless)
@@ -203,7 +203,7 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:
-        env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in names})
+        env.setdefault(IDENTITY_KEY, {}).update({name: env.pop(name) for name in names})
 
 
 def check_again(req: Request) -> Callable[[], object] | None:

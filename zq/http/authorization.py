@@ -22,7 +22,7 @@ from zq.core.quotas import Quotas, check_state
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, NO_HANDOVER
+from zq.http.pending import HANDOVER_KEY, NO_HANDOVER
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -109,7 +109,7 @@ class Authorization:
             account = context.refusing
             if account is None:
                 return
-        elif req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
+        elif req.env.get(HANDOVER_KEY, NO_HANDOVER).pending is not None:
             account.leave(now, 0, 0)
             return
         else:
@@ -151,7 +151,7 @@ class Authorization:
             account.enter(now)
         except TooManyRequests:
             context.refusing = account
-            req.env[heads.SLOWED] = True
+            req.env[heads.RATE_LIMITED_KEY] = True
             raise
         context.account = account
         return allotment.state

@@ -71,7 +71,7 @@ class ClaimItem:
 
     def on_get(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
-        weight.admit_page(req, weight.UNKNOWN)
+        weight.admit_page(req, weight.UNKNOWN_MESSAGE_COUNT)
         seen = self._claims.get(req.context.queue, claim)
         resp.data = encoding.claim(queue, seen.value, seen.now, bool(detailed), starts)
 
@@ -174,7 +174,7 @@ class QueueRedrive:
     def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
-        weight.admit(req, weight.UNKNOWN)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._redriving.dry_run(req.context.queue, terms, req.context.allowance))

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 # Environment key of the error sentence. It is absent if the head is valid.
-REFUSED: Final = "zq.refused"
+ERROR_KEY: Final = "zq.refused"
 # Environment key that is set if the edge did not read the body, because the credential was not valid.
-WITHHELD: Final = "zq.withheld"
-# Value of ``WITHHELD`` if the credential could not be checked, because the store was unavailable. The status is 503.
-UNKNOWN: Final = "unknown"
+WITHHELD_KEY: Final = "zq.withheld"
+# Value of ``WITHHELD_KEY`` if the credential could not be checked, because the store was unavailable. The status is
+# 503.
+UNKNOWN_CREDENTIAL: Final = "unknown"
 # Environment key that the application sets if the project exceeded a rate limit.
-SLOWED: Final = "zq.slowed"
+RATE_LIMITED_KEY: Final = "zq.slowed"
 # Seconds by which the edge delays the response to such a request; less than any ``Retry-After``.
 DELAY: Final = 0.25
 # Maximum number of delayed responses in a process.

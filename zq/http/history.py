@@ -63,14 +63,14 @@ class HistoryReplay:
 
     def on_post(self, req: Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.body(req, required=True))
-        weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))
             return
         replayed = self._history.replay(req.context.queue, req.context.client, terms)
         req.context.messages = replayed
-        resp.data = wire.encode(answers.Replayed(replayed))
+        resp.data = wire.encode(answers.ReplayResult(replayed))
 
 
 def _max_replayed(terms: extensions.ReplayTerms) -> int:

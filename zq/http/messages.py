@@ -103,7 +103,7 @@ class MessageCollection:
         if staged.ignores_delays:
             _warn_of_delays(req, resp)
         resp.status = falcon.HTTP_202
-        resp.data = wire.encode(answers.Staged(staged.value))
+        resp.data = wire.encode(answers.StageResult(staged.value))
 
     def _browse(
         self, req: Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool

@@ -18,7 +18,7 @@ from zq.http.context import Request
 from zq.storage.inline import LongScan
 
 # Environment key of the ``Handover`` of the HTTP server (edge).
-HANDOVER: Final = "zq.handover"
+HANDOVER_KEY: Final = "zq.handover"
 
 
 class WaitRegistration(Protocol):
@@ -199,7 +199,7 @@ def defer(
         polled: Whether the caller has already called ``fetch`` once, without a result.
     """
     pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False
-    handover: Handover | None = req.env.get(HANDOVER)
+    handover: Handover | None = req.env.get(HANDOVER_KEY)
     try:
         if not polled and pending.poll():
             return
@@ -216,7 +216,7 @@ def respond(req: Request, resp: falcon.Response, fetch: Callable[[], Any], show:
     try:
         found = fetch()
     except LongScan:
-        handover: Handover = req.env[HANDOVER]
+        handover: Handover = req.env[HANDOVER_KEY]
         handover.defer(
             PendingRequest(req, resp, IMMEDIATE, lambda: (fetch(),), lambda held: show(*held)), needs_thread=True
         )

@@ -125,11 +125,11 @@ def trace_id(req: Request) -> str:
     return (parent.string_value or "")[3:35] if parent else ""
 
 
-def format_parameters(given: dict[str, Any]) -> dict[str, str]:
+def format_parameters(parameters: dict[str, Any]) -> dict[str, str]:
     """Format the query parameters of the link to the next page. ``None`` and "" are omitted."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
+        for name, value in parameters.items()
         if value not in (None, "")
     }
 
@@ -206,7 +206,7 @@ def _read_unknown_size(req: Request, bound: int, form: bool) -> bytes:
 
 
 def _reject_withheld(req: Request) -> None:
-    if heads.WITHHELD in req.env:
+    if heads.WITHHELD_KEY in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 
 

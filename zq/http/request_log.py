@@ -27,7 +27,7 @@ from zq.http.authentication import get_peer
 from zq.http.authorization import Response, find_object
 from zq.http.context import Request
 from zq.http.faults import context
-from zq.http.pending import HANDOVER, NO_HANDOVER
+from zq.http.pending import HANDOVER_KEY, NO_HANDOVER
 from zq.model.audit import Entry
 
 LOG = logging.getLogger("zq.requests")
@@ -81,7 +81,7 @@ class RequestLog:
         )
 
     def process_response(self, req: Request, resp: falcon.Response, resource: object, _req_succeeded: bool) -> None:
-        if req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
+        if req.env.get(HANDOVER_KEY, NO_HANDOVER).pending is not None:
             return  # a long poll without a response
         state = req.context
         took, route = time.monotonic() - state.began, req.uri_template or ""

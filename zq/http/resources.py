@@ -47,7 +47,7 @@ class ResourceCollection:
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:
-            weight.admit(req, weight.UNKNOWN)
+            weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT)
         page = self._resources.list(req.context.project, query.text(req, "marker"), limit, name, filters, visible)
         link = query.next_page_query(page.next, limit=limit, detailed=detailed, name=name, **repeated)
         if link and page.cut:  # the link must keep the filters

@@ -23,7 +23,7 @@ from zq.errors import NotAuthorized, ZqError
 from zq.http import query, waiting
 from zq.http.authentication import check_again
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, Handover
+from zq.http.pending import HANDOVER_KEY, Handover
 from zq.model import limits
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -66,7 +66,7 @@ class _StreamResource:
         resp.set_header("X-Accel-Buffering", "no")
         account = req.context.account
         resp.stream = events = EventStream(stream, connection, check_again(req), account, self._rates.now)
-        handover: Handover | None = req.env.get(HANDOVER)
+        handover: Handover | None = req.env.get(HANDOVER_KEY)
         if handover is not None:
             handover.send(events)
 
@@ -116,7 +116,7 @@ class EventStream:
         self._stream = stream
         self._connection = connection
         self._portion, self._at = publishing.opening(stream.position), 0
-        self._sent = self._looked = self._checked = time.monotonic()
+        self._sent_at = self._polled_at = self._checked_at = time.monotonic()
         self._check = check
         self._account = account
         self._now = now
@@ -139,12 +139,12 @@ class EventStream:
         while self._at == len(self._portion):
             if self._must_end():
                 raise StopIteration
-            if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
-                self._looked = time.monotonic()
-                if self._looked - self._sent < HEARTBEAT and not waiting.is_closed_by_peer(self._connection):
+            if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._polled_at >= CHECK_INTERVAL:
+                self._polled_at = time.monotonic()
+                if self._polled_at - self._sent_at < HEARTBEAT and not waiting.is_closed_by_peer(self._connection):
                     return b""  # lets the edge detect a disconnected reader
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
-        self._sent = time.monotonic()
+        self._sent_at = time.monotonic()
         return self._piece()
 
     def step(self) -> bytes | None:
@@ -155,12 +155,12 @@ class EventStream:
                 if self.seconds_left():
                     return b""
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
-        self._sent = time.monotonic()
+        self._sent_at = time.monotonic()
         return self._piece()
 
     def seconds_left(self) -> float:
         rest = self._seconds_in_debt() if self._is_held else self._stream.seconds_until_poll()
-        return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
+        return max(0.0, min(self._sent_at + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
         """Call ``notify`` when events may be available, except while the project exceeds its rate limit."""
@@ -174,8 +174,8 @@ class EventStream:
         self._stream.note_disconnect()
 
     def _must_end(self) -> bool:
-        if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
-            self._checked = time.monotonic()
+        if self._check is not None and time.monotonic() - self._checked_at >= HEARTBEAT:
+            self._checked_at = time.monotonic()
             try:
                 self._check()
             except NotAuthorized:

@@ -28,7 +28,7 @@ HEADERS_HINT: Final = (
     "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' -H 'X-Project-ID: acme'. Choose any UUID."
 )
 # Environment key of the client's identity headers, after the authentication middleware has removed them.
-PRESENTED: Final = "zq.presented"
+IDENTITY_KEY: Final = "zq.presented"
 # Environment key of requests through the control socket.
 CONTROL: Final = "zq.operator"
 EXTRA_SPECS = frozenset({"messagecode"})
@@ -79,7 +79,7 @@ class Tenant:
         audience = getattr(resource, "audience", CLIENT)
         context = req.context
         identity: Identity | None = getattr(context, "identity", None)
-        if identity is not None and PRESENTED in req.env:
+        if identity is not None and IDENTITY_KEY in req.env:
             _check_project(req, identity, resource)
         if audience == PROBE:
             return
@@ -121,7 +121,7 @@ class Tenant:
 
         If the project id is invalid, ``of_topic`` selects the error that is raised.
         """
-        headers: Mapping[str, Any] = env.get(PRESENTED, env)
+        headers: Mapping[str, Any] = env.get(IDENTITY_KEY, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
         projects = tuple(map(headers.get, PROJECT)) if needs_project else None
@@ -137,7 +137,7 @@ class Tenant:
 
 
 def _check_project(req: Request, identity: Identity, resource: object) -> None:
-    for name, project in req.env[PRESENTED].items():
+    for name, project in req.env[IDENTITY_KEY].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)
             raise NotAuthorized(f"This credential does not allow {rule or req.method} on project {project[:256]}.")

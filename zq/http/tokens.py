@@ -45,10 +45,10 @@ class _TokenResource:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
-    def _id(self, given: str) -> str:
-        if given.startswith("zq_"):
+    def _id(self, token_id: str) -> str:
+        if token_id.startswith("zq_"):
             raise Invalid("Refer to a token by its id, the ten characters after zq_.")
-        return given
+        return token_id
 
     def _caller(self, req: Request) -> Identity:
         identity: Identity = req.context.identity
@@ -265,20 +265,20 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
     return Grant(project=project, name=terms.name, scopes=terms.scopes or None, days=days, roles=roles, **more)
 
 
-def _check_token_id(given: str) -> str:
-    """Return ``given`` if it can be the id of a JSON Web Token. Raises ``Invalid`` if it cannot.
+def _check_token_id(token_id: str) -> str:
+    """Return ``token_id`` if it can be the id of a JSON Web Token. Raises ``Invalid`` if it cannot.
 
     A complete zq token is also invalid, because URLs must not contain secrets.
     """
-    if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
+    if not 1 <= len(token_id) <= MAX_TEXT or not token_id.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
-    if FORM.fullmatch(given):
+    if FORM.fullmatch(token_id):
         raise Invalid("Refer to a token by its id, the ten characters after zq_.")
-    return given
+    return token_id
 
 
-def _roles(given: Sequence[str]) -> list[str]:
-    roles = [role.lower() for role in given]
+def _roles(names: Sequence[str]) -> list[str]:
+    roles = [role.lower() for role in names]
     if len(roles) > MAX_ROLES or not all(map(ROLE.fullmatch, roles)):
         raise Invalid(f"roles must be at most {MAX_ROLES} words of 1 to 64 characters from a-z 0-9 _ . : and -.")
     return roles
@@ -340,8 +340,8 @@ class QueueShare:
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
         """Return the expiry time: by default one day from now, or the latest allowed time if that is earlier."""
-        now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
-        last = min(now + most, identity.expires or now + most)
+        now, max_seconds = self._signatures.clock.now(), self._signatures.options().max_seconds
+        last = min(now + max_seconds, identity.expires or now + max_seconds)
         if terms.expires is None:
             return min(now + DEFAULT_VALIDITY, last)
         try:

@@ -72,11 +72,11 @@ class CommitCollection(WorkCollection):
     def on_post(self, req: Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
         terms = extensions.commit_terms(query.body(req, MAX_COMMIT_BODY, required=True))
-        weight.admit(req, weight.UNKNOWN)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         if committed.open:
             _mark_open(resp)
-        resp.data = wire.encode(answers.Committed(committed.published, committed.deleted, committed.replayed))
+        resp.data = wire.encode(answers.CommitResult(committed.published, committed.deleted, committed.replayed))
 
 
 class CommitItem:

@@ -14,12 +14,12 @@ from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, Handover, defer, respond
+from zq.http.pending import HANDOVER_KEY, Handover, defer, respond
 from zq.model import QueueRef
 
 T = TypeVar("T")
 # ``poll`` events of a closed connection. Without POLLRDHUP, the kernel reports only connections closed by both sides.
-HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+HANG_UP_EVENTS: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 # Environment key of the client's socket, which only gunicorn provides.
 SOCKET: Final = "gunicorn.socket"
 # Returns whether a result is non-empty.
@@ -93,10 +93,10 @@ def is_closed_by_peer(caller: socket.socket | None) -> bool:
     if caller is None:
         return False
     poll = select.poll()
-    poll.register(caller, HUNG_UP)
+    poll.register(caller, HANG_UP_EVENTS)
     return bool(poll.poll(0))
 
 
 def is_disconnected(req: Request) -> bool:
-    handover: Handover | None = req.env.get(HANDOVER)
+    handover: Handover | None = req.env.get(HANDOVER_KEY)
     return is_closed_by_peer(req.env.get(SOCKET)) if handover is None else handover.is_disconnected

@@ -4,7 +4,7 @@
 The number of heavy requests that a project may run concurrently is limited. A heavy request is charged an estimated
 cost in advance and yields to light requests between slices of its work (``zq.turns``).
 
-A resource calls ``admit`` with the expected number of messages, or with ``UNKNOWN``.
+A resource calls ``admit`` with the expected number of messages, or with ``UNKNOWN_MESSAGE_COUNT``.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from zq.turns import Contention
 # Maximum number of messages of a light request.
 MAX_LIGHT_MESSAGES: Final = 100
 # Estimated number of messages of a request of unknown size.
-UNKNOWN: Final = 1000
+UNKNOWN_MESSAGE_COUNT: Final = 1000
 # Estimated size of a message in bytes.
 MESSAGE_SIZE: Final = 1024
 # Maximum size in bytes of a post whose messages need not be counted. The shortest message, {"body":1}, has 10 bytes.
@@ -73,7 +73,7 @@ def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
     try:
         account.begin_heavy(quotas.now, messages, size)
     except TooManyRequests:
-        req.env[heads.SLOWED] = True
+        req.env[heads.RATE_LIMITED_KEY] = True
         raise
     context.heavy = HeavyRequest(account, quotas.now, messages, size)
     turns.begin(lambda: quotas.recent_projects.contention(account, quotas.now()))
@@ -90,7 +90,7 @@ def end(req: Request) -> None:
 def admit_page(req: Request, limit: int | None) -> None:
     """Admit a request that reads a page of up to ``limit`` messages. Raises the same errors as ``admit``."""
     if limit is not None and limit > MAX_LIGHT_MESSAGES:
-        admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
+        admit(req, limit, 0, min(limit, UNKNOWN_MESSAGE_COUNT) * MESSAGE_SIZE)
 
 
 def admit_post(req: Request, raw: bytes) -> None:
@@ -105,7 +105,7 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
         return fetch
 
     def admitted() -> T:
-        count = min(limit, UNKNOWN)
+        count = min(limit, UNKNOWN_MESSAGE_COUNT)
         admit(req, limit, count if takes else 0, count * MESSAGE_SIZE)
         answer = fetch()
         if not answer.found:

@@ -79,33 +79,35 @@ def queues_with_history(client: Client) -> list[str]:
     return found
 
 
-def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
+def archive_queue(
+    spark: SparkSession, path: str, options: Mapping[str, str], strict: str, progress: Progress
+) -> Counts:
     """Archive the new entries of a queue. Return the number of new rows by table.
 
     If ``strict`` is "true", the function fails if history entries may have expired before they were archived.
     """
-    counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
+    counts = {"posted": run_stream(spark, path, "posted", {**options, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
-    counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
+    counts["finished"] = run_stream(spark, path, "finished", {**options, "failOnDataLoss": strict}, progress)
     known = spark.range(1).select(F.timestamp_micros(F.lit(begun.at)).alias("at"))
-    tables.write(add_place(known, given), path, "archived")
+    tables.write(add_place(known, options), path, "archived")
     return counts
 
 
-def run_stream(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
+def run_stream(spark: SparkSession, path: str, table: str, options: Mapping[str, str], progress: Progress) -> int:
     """Archive all available entries of a table ("posted" or "finished"). Return the number of new rows."""
     state, _ = SOURCES[table]
-    stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
-    place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
+    stream = spark.readStream.format("zq").options(**options, mode="tail", state=state, bodyType="binary").load()
+    place = "/".join(f"{name}={quote(options[name], safe='')}" for name in ("project", "queue"))
     written: list[int] = []
-    append = batch_function(path, table, given, written, progress)
+    append = batch_function(path, table, options, written, progress)
     writer = stream.writeStream.foreachBatch(append).trigger(availableNow=True)
     writer.option("checkpointLocation", f"{path}/_checkpoints/{table}/{place}").start().awaitTermination()
     return sum(written)
 
 
 def batch_function(
-    path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
+    path: str, table: str, options: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
     """Return the ``foreachBatch`` function of a stream. It appends the row count of each batch to ``written``."""
 
@@ -113,7 +115,7 @@ def batch_function(
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
         batch = f"{query[:8]}-{number}"
-        shaped = to_rows(rows, table, given, batch)
+        shaped = to_rows(rows, table, options, batch)
         if not written:  # only the first batch of a run can repeat an earlier batch, possibly with fewer rows
             shaped = tables.add_former_rows(shaped, path, table, batch)
         shaped = shaped.repartition("day")
@@ -124,18 +126,18 @@ def batch_function(
     return append
 
 
-def to_rows(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> DataFrame:
+def to_rows(rows: DataFrame, table: str, options: Mapping[str, str], batch: str) -> DataFrame:
     """Convert messages to rows of a table, with bodies as JSON text."""
     _, moment = SOURCES[table]
     shaped = rows.withColumns(
         {"body": F.col("body").cast("string"), "day": F.col(moment).cast("date"), "batch": F.lit(batch)}
     )
-    return add_place(shaped, given).select(tables.column_names(table))
+    return add_place(shaped, options).select(tables.column_names(table))
 
 
-def add_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
-    """Add the columns ``project`` and ``queue``. All rows get the values from ``given``."""
-    return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
+def add_place(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
+    """Add the columns ``project`` and ``queue``. All rows get the values from ``options``."""
+    return rows.withColumns({name: F.lit(options[name]) for name in ("project", "queue")})
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ def draw_throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
 
 def format_axes(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
     """Format the axes of a panel. The y axis begins below 0, so that a curve at 0 is visible."""
-    most = max(panel.get_ylim()[1], 1)
-    panel.set_ylim(-most / 30, most)
+    upper = max(panel.get_ylim()[1], 1)
+    panel.set_ylim(-upper / 30, upper)
     limits: Any = moments[0] - step, moments[-1] + step
     panel.set_xlim(*limits)
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -124,10 +124,10 @@ def draw_dwell_times(by_queue: Rows) -> Figure:
         axes.scatter(times[name], range(len(shown)), label=f"{name[1:]} % of messages", **style)
     for place, row in enumerate(shown):
         axes.text(1.01, place, format_percentiles(row), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
-    least, most = min(times["p50"]) / 2, max(times["p99"]) * 2
-    ticks = [seconds for seconds in TICKS if least <= seconds <= most]
+    low, high = min(times["p50"]) / 2, max(times["p99"]) * 2
+    ticks = [seconds for seconds in TICKS if low <= seconds <= high]
     axes.set_xscale("log")
-    axes.set_xlim(least, most)
+    axes.set_xlim(low, high)
     axes.set_xticks(ticks[:: -(-len(ticks) // MAX_TICKS) or 1])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda seconds, _: format_duration(seconds))
@@ -159,12 +159,12 @@ def draw_problems(by_queue: Rows) -> Figure:
         counts = [row[column] for row in shown]
         drawn = axes.barh(places, counts, high, label=column.replace("_", " "), color=color, zorder=2)
         axes.bar_label(drawn, [f"{count:,}" if count else "" for count in counts], fontsize=8, padding=3)
-    most = max(row[column] for row in shown for column in PROBLEM_COLUMNS)
-    axes.set_xlim(0, most * 1.2)
+    max_count = max(row[column] for row in shown for column in PROBLEM_COLUMNS)
+    axes.set_xlim(0, max_count * 1.2)
     axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    if most > MAX_MARKERS:
+    if max_count > MAX_MARKERS:
         axes.set_xscale("symlog", linthresh=10)
-        axes.set_xlim(0, most * 3)
+        axes.set_xlim(0, max_count * 3)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("messages")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -121,7 +121,7 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
 
 
 def read_backlog(
-    spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
+    spark: SparkSession, client: Client, options: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
     """Read the live messages of the queues and of their dead-letter queues.
 
@@ -131,8 +131,8 @@ def read_backlog(
     names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
         progress.stage = f"backlog of queue {number:,} of {len(names):,}, {queue}"
-        found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
-        rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
+        found = spark.read.schema(SHOWN).format("zq").options(**options, queue=queue).load()
+        rows = rows.unionByName(found.withColumn("project", F.lit(options["project"])).select(rows.columns))
     return rows
 
 
@@ -192,7 +192,7 @@ def step_minutes(hours: Sequence[str]) -> int:
     """Return the length of a plot's time step in minutes, for the period that contains these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
-    return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
+    return next((minutes for minutes, max_span in STEPS.items() if span <= max_span), DAY)
 
 
 def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:

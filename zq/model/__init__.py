@@ -37,7 +37,18 @@ from zq.model.messages import (
     new_ids,
     take_portion,
 )
-from zq.model.queues import UNBOUNDED, EndMessage, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model.queues import (
+    UNBOUNDED,
+    EndMessage,
+    Grouping,
+    ListFilter,
+    Page,
+    Queue,
+    QueueRef,
+    ReadyMessages,
+    Seconds,
+    Stats,
+)
 from zq.model.transactions import (
     MAX_STAGED,
     Bounds,
@@ -90,7 +101,7 @@ __all__ = [
     "Position",
     "Queue",
     "QueueRef",
-    "Ready",
+    "ReadyMessages",
     "Release",
     "Seconds",
     "SettleResult",

@@ -149,7 +149,7 @@ Parcel = (
 )
 
 
-class Fact(NamedTuple):
+class StoredItem(NamedTuple):
     """An item that a project stores. ``content`` is everything that a client can observe of the item."""
 
     kind: str
@@ -157,19 +157,19 @@ class Fact(NamedTuple):
     expires: Seconds
 
 
-def facts(parcel: Parcel, now: Seconds) -> Iterator[Fact]:
+def facts(parcel: Parcel, now: Seconds) -> Iterator[StoredItem]:
     """Yield a parcel's unexpired items. Counters are left out, because a store may skip sequence numbers."""
     match parcel:
         case QueueParcel(queue=queue, metadata=metadata, grouping=grouping):
             if metadata is not None:
-                yield Fact("queues", (queue, metadata, str(grouping)), expiry_of(parcel))
+                yield StoredItem("queues", (queue, metadata, str(grouping)), expiry_of(parcel))
         case LogParcel(dropped=dropped):
-            yield Fact("topic logs", dropped, expiry_of(parcel))
+            yield StoredItem("topic logs", dropped, expiry_of(parcel))
         case BatchParcel(batch=batch):
             for message in batch.messages(0, now):
-                yield Fact("topic messages", message, message.created + message.entry.ttl)
+                yield StoredItem("topic messages", message, message.created + message.entry.ttl)
         case _:
-            yield Fact(KINDS[type(parcel)], parcel, expiry_of(parcel))
+            yield StoredItem(KINDS[type(parcel)], parcel, expiry_of(parcel))
 
 
 KINDS: Final[dict[type[Parcel], str]] = {

@@ -7,7 +7,7 @@
 | (project, "flavor", name) | empty; each pool names its flavor |
 | (project, "binding", queue) | a ``Binding`` |
 | ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``index_ref`` |
-| ("", "unbound", digest of queue) | an ``Unbound``, until the binding of a deleted queue is removed |
+| ("", "unbound", digest of queue) | an ``UnboundQueue``, until the binding of a deleted queue is removed |
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Binding(Struct, frozen=True):
     deleted: Seconds | None = None
 
 
-class Unbound(Struct, frozen=True):
+class UnboundQueue(Struct, frozen=True):
     """A deleted queue whose binding must be removed."""
 
     project: str
@@ -91,8 +91,8 @@ def read_binding(document: Document) -> Binding:
     return msgspec.json.decode(document.value, type=Binding)
 
 
-def read_unbound(document: Document) -> Unbound:
-    return msgspec.json.decode(document.value, type=Unbound)
+def read_unbound(document: Document) -> UnboundQueue:
+    return msgspec.json.decode(document.value, type=UnboundQueue)
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:

@@ -76,7 +76,7 @@ class Stats(Struct, frozen=True):
     """
 
 
-class Ready(Struct, frozen=True):
+class ReadyMessages(Struct, frozen=True):
     """The ready messages of a queue."""
 
     count: int = 0

@@ -143,9 +143,9 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
-def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether ``asked`` permits more than ``own``; ``True`` if the globs are too complex to compare."""
-    return own is not None and not own.allow_all_of(asked)
+def scopes_exceed(requested: Scopes | None, granted: Scopes | None) -> bool:
+    """Return whether ``requested`` permits more than ``granted``; ``True`` if the globs are too complex to compare."""
+    return granted is not None and not granted.allow_all_of(requested)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:

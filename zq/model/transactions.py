@@ -53,11 +53,11 @@ class Commit(Struct, frozen=True):
 class Bounds(Struct, frozen=True):
     """Limits on the number of messages that a commit publishes and deletes.
 
-    ``step`` limits each atomic step of the store. ``most`` limits the whole commit.
+    ``step`` limits each atomic step of the store. ``max_messages`` limits the whole commit.
     """
 
     step: int = 2000
-    most: int = 1_000_000
+    max_messages: int = 1_000_000
 
 
 class CommitResult(Struct, frozen=True):

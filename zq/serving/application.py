@@ -46,7 +46,7 @@ from zq.serving.tls import ServerTls
 from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.capabilities import Levelled, LimitedSpace, Snapshots
+from zq.storage.capabilities import LevelledStorage, LimitedSpace, Snapshots
 from zq.storage.pooling import PooledStorage
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
 def _open_pool(chosen: Settings, catalogue: Storage, uri: str, expiry: Expiry | None) -> Storage:
     """Open the store of a pool. A new store gets the level of the catalogue, which all servers support."""
     options = chosen.pooling.options if chosen.pooling else {}
-    initial = catalogue.read_level if isinstance(catalogue, Levelled) else None
+    initial = catalogue.read_level if isinstance(catalogue, LevelledStorage) else None
     return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry, initial)
 
 

@@ -22,7 +22,7 @@ from zq.events import Refusal, count_refusal
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Receive, Send
-from zq.http.pending import HANDOVER, Feed, Handover, PendingRequest
+from zq.http.pending import HANDOVER_KEY, Feed, Handover, PendingRequest
 from zq.model.addresses import client_network
 from zq.serving import fairness
 from zq.serving.draining import RequestCounter
@@ -146,7 +146,7 @@ class Edge:
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
         encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers]
-        handover = environ[HANDOVER]
+        handover = environ[HANDOVER_KEY]
         body = b"" if handover.pending is not None or handover.feed is not None else b"".join(parts)
         return Response(int(status[:3]), encoded, body)
 
@@ -237,7 +237,7 @@ class Exchange:
         self._must_close = False
         """Whether to close the connection after the response, because part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
-        environ[HANDOVER] = self._handover
+        environ[HANDOVER_KEY] = self._handover
 
     async def run(self) -> None:
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
@@ -281,14 +281,14 @@ class Exchange:
         """Read the body. If reading fails, send an error response and return ``False``."""
         edge, environ = self._edge, self._environ
         self._must_close = True
-        if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
+        if heads.ERROR_KEY in environ or (size is not None and size > edge.limits.max_body):
             return True  # the application rejects the request without its body
         if edge.head_authenticator is not None:
             validity = edge.head_authenticator.cached_validity(environ)
             if validity is None:
                 validity = await edge.pool.do(partial(edge.head_authenticator.look_up, environ), caller=self._caller())
             if not validity:
-                environ[heads.WITHHELD] = heads.UNKNOWN if validity is None else True
+                environ[heads.WITHHELD_KEY] = heads.UNKNOWN_CREDENTIAL if validity is None else True
                 return True
         try:
             self._must_close = await self._read_pieces(size)
@@ -360,7 +360,7 @@ class Exchange:
             self._reject(503, None, "Service unavailable", str(error))
             return
         assert answer is not None
-        if heads.SLOWED in environ:
+        if heads.RATE_LIMITED_KEY in environ:
             await edge.pause()
         if handover.feed is not None:
             await self._send_feed(answer, handover.feed)

@@ -26,8 +26,8 @@ P = ParamSpec("P")
 # URI scheme of stores that zq can back up.
 EMBEDDED: Final = "rocksdb:"
 VERIFY: Final = "verify"
-WHERE: Final = "Name the backup directory: zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
-WHICH: Final = "Name the backup: zq-server backup verify /srv/backups/20261125T100000.000Z"
+DIRECTORY_HINT: Final = "Name the backup directory: zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
+BACKUP_HINT: Final = "Name the backup: zq-server backup verify /srv/backups/20261125T100000.000Z"
 NO_BACKUPS: Final = {
     "memory": "A store in memory cannot be backed up: its data is lost when the server stops.",
     **dict.fromkeys(
@@ -41,27 +41,27 @@ OWN_BACKUP: Final = "zq cannot back up a {}: store. Use the tools of the store; 
 PAGE: Final = 100
 
 
-def check(given: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
     """Raise ``StartRefused`` if an argument does not apply to the command."""
-    of_backup = given.command == "restore" and given.names
+    of_backup = args.command == "restore" and args.names
     for what, unused in (
         (
-            f"{' '.join(given.names)[:100]!r}",
-            given.names and given.command not in ("backup", "mode", "restore", "migrate"),
+            f"{' '.join(args.names)[:100]!r}",
+            args.names and args.command not in ("backup", "mode", "restore", "migrate"),
         ),
-        ("--keep", given.keep and given.command != "backup"),
-        ("--project", given.project and given.command != "migrate"),
-        ("--resume", given.resume and given.command != "migrate"),
-        ("--drop-stages", given.drop_stages and given.command != "migrate"),
-        ("--release", given.release and given.command != "migrate"),
-        ("--shift-time", given.shift_time and not of_backup),
-        ("--revoke-tokens", given.revoke_tokens and not of_backup),
-        ("--json", given.json and given.command != "doctor"),
-        ("--check", given.check and given.command),
-        ("--wait", given.wait is not None and given.command != "drain"),
-        ("--undo", given.undo and given.command != "drain"),
-        ("--status or --finish", (given.status or given.finish) and given.command != "upgrade"),
-        ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
+        ("--keep", args.keep and args.command != "backup"),
+        ("--project", args.project and args.command != "migrate"),
+        ("--resume", args.resume and args.command != "migrate"),
+        ("--drop-stages", args.drop_stages and args.command != "migrate"),
+        ("--release", args.release and args.command != "migrate"),
+        ("--shift-time", args.shift_time and not of_backup),
+        ("--revoke-tokens", args.revoke_tokens and not of_backup),
+        ("--json", args.json and args.command != "doctor"),
+        ("--check", args.check and args.command),
+        ("--wait", args.wait is not None and args.command != "drain"),
+        ("--undo", args.undo and args.command != "drain"),
+        ("--status or --finish", (args.status or args.finish) and args.command != "upgrade"),
+        ("--to, --at or --position", of_backup and (args.to or args.at or args.position is not None)),
     ):
         if unused:
             raise StartRefused(f"{what} does not apply to this command; see zq-server --help.")
@@ -83,22 +83,22 @@ def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
 
 
 @convert_file_errors
-def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
+def backup(args: argparse.Namespace, uri: str, socket: str) -> int:
     """Create or verify a backup. Return the exit code. ``socket`` is "" if the server has no control socket."""
-    names = given.names
+    names = args.names
     if names[:1] == [VERIFY]:
-        if len(names) != 2 or given.keep:
-            raise StartRefused(WHICH)
+        if len(names) != 2 or args.keep:
+            raise StartRefused(BACKUP_HINT)
         return print_report(_backups(EMBEDDED).verify(Path(names[1])))
     if len(names) != 1:
-        raise StartRefused(WHERE)
+        raise StartRefused(DIRECTORY_HINT)
     target, made_of = Path(names[0]), _backups(uri)
     made_of.check_target(target, uri)
     if not socket:
         raise StartRefused("A backup needs the server's control socket, but [server] control is none.")
     try:
         with control.snapshot(socket) as snapshot:
-            made = made_of.make(snapshot, target, given.keep)
+            made = made_of.make(snapshot, target, args.keep)
     except Unavailable as absence:
         raise StartRefused(
             f"{absence} Start the server, which creates the backup. If you do not want to start it, copy the store "
@@ -110,22 +110,22 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
 
 
 @convert_file_errors
-def restore(given: argparse.Namespace) -> int:
+def restore(args: argparse.Namespace) -> int:
     """Create a new store from a backup. Return the exit code."""
-    if len(given.names) != 1 or not given.store:
+    if len(args.names) != 1 or not args.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
-    folder = Path(given.names[0])
-    shift = postpone_expiry if given.shift_time else None
-    use = revoke_tokens if given.revoke_tokens else count_tokens
-    done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
+    folder = Path(args.names[0])
+    shift = postpone_expiry if args.shift_time else None
+    use = revoke_tokens if args.revoke_tokens else count_tokens
+    done = _backups(args.store).restore(folder, args.store, shift, args.force_clock, use)
     then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")
     since = timedelta(seconds=max(0, round(done.now - done.moment)))
-    print(f"{given.store} contains the data as of {then}, {since} ago.")  # noqa: T201
-    if given.shift_time:
+    print(f"{args.store} contains the data as of {then}, {since} ago.")  # noqa: T201
+    if args.shift_time:
         print(f"All expiry times except those of tokens were extended by {since}.")  # noqa: T201
     else:
         print(f"{done.expired:,} messages have expired since the backup and were dropped.")  # noqa: T201
-    if given.revoke_tokens:
+    if args.revoke_tokens:
         print(f"{done.tokens:,} tokens were revoked. Create new ones with zq-server token create.")  # noqa: T201
     else:
         print(f"{done.tokens:,} tokens are valid as of the backup, including tokens revoked since.")  # noqa: T201

@@ -44,7 +44,7 @@ SNAPSHOT: Final = "/snapshot"
 # Environment key of the connection's socket.
 CONNECTION: Final = "zq.connection"
 # Sent by the client after it has copied the complete snapshot.
-WHOLE: Final = b"whole\n"
+SNAPSHOT_COPIED: Final = b"whole\n"
 # Timeout of a snapshot in seconds, which includes flushing the store's memory to disk.
 SNAPSHOT_TIMEOUT: Final = 600.0
 RUNNING: Final = "A backup of this store is already running. Try again after it has finished."
@@ -153,7 +153,7 @@ def snapshot(path: str) -> Iterator[Snapshot]:
             yield made
         finally:
             with suppress(OSError, HTTPException):  # the server may have died
-                ours.sendall(WHOLE if made.is_complete else b"")
+                ours.sendall(SNAPSHOT_COPIED if made.is_complete else b"")
                 ours.shutdown(socket.SHUT_WR)
                 reply.read()  # wait until the server has dropped the snapshot
 
@@ -232,7 +232,7 @@ class _Snapshots:
             yield msgspec.json.encode(found) + b"\n"
             connection.settimeout(None)
             with suppress(OSError):  # the client died
-                found.is_complete = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
+                found.is_complete = connection.recv(len(SNAPSHOT_COPIED), socket.MSG_WAITALL) == SNAPSHOT_COPIED
             LOG.info("A backup has been made." if found.is_complete else "The backup is incomplete.")
 
 

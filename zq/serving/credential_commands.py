@@ -31,9 +31,9 @@ def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(command: Command, given: argparse.Namespace, send: SendRequest) -> int:
+def run(command: Command, args: argparse.Namespace, send: SendRequest) -> int:
     """Run the command, print its output and return the exit code. Raises ``StartRefused`` for an error response."""
-    for line in command.verbs[given.verb](given, send):
+    for line in command.verbs[args.verb](args, send):
         print(line)  # noqa: T201
     return 0
 
@@ -77,18 +77,18 @@ def _add_verbs(
     return create, listing, revoke, rotate
 
 
-def _create(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
-    project = given.project or (PROJECT if given.admin else "")
+def _create(args: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    project = args.project or (PROJECT if args.admin else "")
     if not project:
         raise StartRefused("--project is missing: zq-server token create --project acme")
-    terms: dict[str, Any] = {"name": given.name, "roles": [*given.role, *([ADMIN] if given.admin else [])]}
-    terms |= {} if given.scope is None else {"scopes": given.scope}
-    terms |= {} if given.days is None else {"days": given.days}
+    terms: dict[str, Any] = {"name": args.name, "roles": [*args.role, *([ADMIN] if args.admin else [])]}
+    terms |= {} if args.scope is None else {"scopes": args.scope}
+    terms |= {} if args.days is None else {"days": args.days}
     yield request(send, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
 
 
-def _list(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
-    yield from map(_line, list_all(send, PATH, "tokens", given.project))
+def _list(args: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield from map(_line, list_all(send, PATH, "tokens", args.project))
 
 
 def _line(token: dict[str, Any]) -> str:
@@ -98,14 +98,14 @@ def _line(token: dict[str, Any]) -> str:
     return f"{token['id']}{name} of {token['project']}: {roles}; {scopes}; until {token['expires']}; used {used}"
 
 
-def _revoke(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
-    named = f"/{quote(given.id, safe='')}" if given.jti is None else f"?{urlencode({'jti': given.jti})}"
+def _revoke(args: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    named = f"/{quote(args.id, safe='')}" if args.jti is None else f"?{urlencode({'jti': args.jti})}"
     request(send, "DELETE", PATH + named)
     yield from ()
 
 
-def _rotate(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
-    yield request(send, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
+def _rotate(args: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield request(send, "POST", f"{PATH}/{quote(args.id, safe='')}/rotate")["token"]
 
 
 COMMAND: Final = Command(

@@ -226,7 +226,7 @@ def check_server(chosen: Settings) -> Finding:
         return warn("The server requires client certificates, so its state was not checked.", "Set [probes] bind.")
     advice = "See the server's log and the store."
     try:
-        status, body = _get_readiness("127.0.0.1" if address in listening.EVERYWHERE else address, port, uses_tls)
+        status, body = _get_readiness("127.0.0.1" if address in listening.WILDCARD_HOSTS else address, port, uses_tls)
     except ssl.SSLError as error:
         return warn(f"A TLS handshake with the program on {where} fails: {error.reason or error}.", advice)
     except (OSError, HTTPException) as error:

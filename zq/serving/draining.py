@@ -19,9 +19,9 @@ from zq.serving import control, lifecycle
 # Maximum number of workers whose requests are counted: the maximum of [server] workers.
 MAX_WORKERS: Final = 256
 # Size in bytes of a number in shared memory.
-NUMBER: Final = 8
+NUMBER_SIZE: Final = 8
 # Seconds without a request after which a server is idle.
-QUIET: Final = 1.0
+IDLE_SECONDS: Final = 1.0
 # Seconds between two checks of whether the server is idle.
 CHECK_INTERVAL: Final = 0.05
 # Path of the request through the control socket.
@@ -39,7 +39,7 @@ class Drain:
     """
 
     def __init__(self) -> None:
-        self._numbers = memoryview(mmap.mmap(-1, NUMBER * (1 + 2 * MAX_WORKERS))).cast("Q")
+        self._numbers = memoryview(mmap.mmap(-1, NUMBER_SIZE * (1 + 2 * MAX_WORKERS))).cast("Q")
 
     @property
     def is_draining(self) -> bool:
@@ -59,13 +59,17 @@ class Drain:
     def wait_until_idle(self, seconds: float, counts: bool = True) -> int | None:
         """Wait until the server is idle, draining ends, or ``seconds`` have passed.
 
-        Return the number of requests in progress. The server is idle if no request has been in progress for ``QUIET``
-        seconds. If the HTTP server does not count requests (``counts`` is false), wait the whole time and return
-        ``None``.
+        Return the number of requests in progress. The server is idle if no request has been in progress for
+        ``IDLE_SECONDS`` seconds. If the HTTP server does not count requests (``counts`` is false), wait the whole time
+        and return ``None``.
         """
         now = began = quiet_since = time.monotonic()
         begun, in_progress = self._requests()
-        while self.is_draining and now < began + seconds and (in_progress or now < quiet_since + QUIET or not counts):
+        while (
+            self.is_draining
+            and now < began + seconds
+            and (in_progress or now < quiet_since + IDLE_SECONDS or not counts)
+        ):
             time.sleep(CHECK_INTERVAL)
             former, now = begun, time.monotonic()
             begun, in_progress = self._requests()
@@ -126,16 +130,16 @@ class DrainControl:
         return {"is_draining": self._drain.is_draining, "in_progress": in_progress}
 
 
-def run(given: argparse.Namespace, socket: str) -> int:
+def run(args: argparse.Namespace, socket: str) -> int:
     """Run ``zq-server drain`` and return its exit code. ``socket`` is "" if the server has no control socket."""
-    if given.undo and given.wait is not None:
+    if args.undo and args.wait is not None:
         raise StartRefused("--undo cannot be combined with --wait.")
     if not socket:
         raise StartRefused(
             "drain needs the server's control socket: set [server] control to a path. Or set [server] drain_delay, "
             "so that the server drains after SIGTERM."
         )
-    wait = None if given.undo else DEFAULT_WAIT if given.wait is None else given.wait
+    wait = None if args.undo else DEFAULT_WAIT if args.wait is None else args.wait
     answer = control.operate(socket, PATH, {"wait": wait}, control.TIMEOUT + (wait or 0))
     if not answer["is_draining"]:
         print("The server is not draining.")  # noqa: T201

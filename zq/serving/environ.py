@@ -109,7 +109,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
         environ.pop("HTTP_HOST", None)  # Granian sets an empty one if the header is missing
     refusal = heads.find_head_error(plain, environ["RAW_URI"]) or _refusal(environ, plain)
     if refusal is not None:
-        environ[heads.REFUSED] = refusal
+        environ[heads.ERROR_KEY] = refusal
     else:
         _remember([name for name, _ in headers])
 

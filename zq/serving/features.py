@@ -21,7 +21,7 @@ from zq.core.extensions import Extension
 from zq.core.followers import Followers
 from zq.events import Events, Observers
 from zq.figures.exchange import KIND as FIGURES_RECORD
-from zq.figures.exchange import About
+from zq.figures.exchange import ProcessInfo
 from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.commands import Command
 from zq.http.features import Feature
@@ -92,7 +92,7 @@ def create_features(
     """Create the features of a server. ``probe`` raises ``StartRefused`` if the store at a URI is not usable."""
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]
-    figures_about = About(store, chosen.server.engine, chosen.server.port, chosen.max_waiters, chosen.max_streams)
+    figures_about = ProcessInfo(store, chosen.server.engine, chosen.server.port, chosen.max_waiters, chosen.max_streams)
     subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
     subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
     websocket_subscriptions = NO_SUBSCRIPTIONS

@@ -34,9 +34,9 @@ from zq.serving.settings.sections import ServerOptions
 
 LOG = logging.getLogger(__name__)
 # Maximum seconds for which a stopping worker serves connected clients after the drain.
-LINGER: Final = 2.0
+LINGER_SECONDS: Final = 2.0
 # Seconds without a new request after which a stopping worker exits.
-QUIET: Final = 0.3
+IDLE_SECONDS: Final = 0.3
 # Seconds between two checks of whether a stopping worker still serves requests.
 DRAIN_CHECK_INTERVAL: Final = 0.05
 # Seconds between two checks of whether a starting server accepts connections.
@@ -61,7 +61,7 @@ class WorkerApplication(Struct, frozen=True):
 def serve(chosen: Settings, open_app: Callable[[], WorkerApplication], number: int) -> int:
     """Serve as the worker ``number`` until a signal ends this process. Return the exit code."""
     _allow_connections()
-    sys.setswitchinterval(turns.SWITCH)
+    sys.setswitchinterval(turns.SWITCH_INTERVAL)
     opened = open_app()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(Worker(chosen, opened, number).run())
@@ -228,7 +228,7 @@ class Worker:
                 return
             former = list(self._servers.items())
             self._start_server()
-            await asyncio.sleep(QUIET)
+            await asyncio.sleep(IDLE_SECONDS)
         for server, task in former:  # a stopped server finishes its requests
             task.add_done_callback(partial(self._forget, server))
             server.stop()  # type: ignore[no-untyped-call]
@@ -240,7 +240,8 @@ class Worker:
         """Drain the worker, then let it end.
 
         The worker accepts new connections for ``drain_delay`` seconds. After that, the worker serves the existing
-        connections until no request has arrived for ``QUIET`` seconds, but for at most ``LINGER`` seconds.
+        connections until no request has arrived for ``IDLE_SECONDS`` seconds, but for at most ``LINGER_SECONDS``
+        seconds.
         """
         if lifecycle.is_stopping():
             return
@@ -250,7 +251,7 @@ class Worker:
         await asyncio.sleep(server.drain_delay)
         sink = listening.divert_new_connections(self._address, server.port, server.workers)
         began = time.monotonic()
-        while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
+        while time.monotonic() < min(began + LINGER_SECONDS, max(began, self._edge.last_request) + IDLE_SECONDS):
             await asyncio.sleep(DRAIN_CHECK_INTERVAL)
         self._ending.set()
         if sink is not None:

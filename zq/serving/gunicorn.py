@@ -105,14 +105,14 @@ def run(
                     self.cfg.set(name, value)
 
         def load(self) -> Any:
-            sys.setswitchinterval(turns.SWITCH)
+            sys.setswitchinterval(turns.SWITCH_INTERVAL)
             try:
                 app = load()
             except StartRefused as refusal:
                 raise AppImportError(f"zq-server: {refusal}") from None
             except Unavailable as outage:
                 print(f"zq-server: {outage}", file=sys.stderr)  # noqa: T201
-                sys.exit(lifecycle.GIVEN_UP)
+                sys.exit(lifecycle.STORE_LOST_EXIT_CODE)
             return app if tls is None else _with_certificates(app)
 
     _master(reload, alone=not chosen.shared_store)(Application()).run()
@@ -137,7 +137,7 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
         """A master that reloads options without replacing workers."""
 
         # If a worker exits with one of these codes, the master exits with it too.
-        APP_LOAD_ERROR, WORKER_BOOT_ERROR = lifecycle.REFUSED, lifecycle.GIVEN_UP
+        APP_LOAD_ERROR, WORKER_BOOT_ERROR = lifecycle.START_REFUSED_EXIT_CODE, lifecycle.STORE_LOST_EXIT_CODE
 
         def spawn_worker(self) -> int:
             lifecycle.defer_reload()  # until the worker can reload

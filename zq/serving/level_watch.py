@@ -25,7 +25,7 @@ from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
 from zq.serving import lifecycle
 from zq.storage.api import DocumentController, Storage
-from zq.storage.capabilities import Levelled
+from zq.storage.capabilities import LevelledStorage
 from zq.storage.pooling import PooledStorage
 
 LOG = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class LevelWatch:
         if level > levels.supported():
             raise StartRefused(f"The store has level {level}, and zq {__version__} does not support it.")
         seen = levels.decode(self._seen).level
-        if level < seen and isinstance(self._store, Levelled):
+        if level < seen and isinstance(self._store, LevelledStorage):
             LOG.warning("The store has lost a change of its level. The change is repeated.")
             self._store.replace_level(record, self._seen or b"")
             return seen
@@ -180,7 +180,7 @@ class LevelWatch:
         return level
 
     def _read(self) -> bytes | None:
-        return self._store.read_level() if isinstance(self._store, Levelled) else None
+        return self._store.read_level() if isinstance(self._store, LevelledStorage) else None
 
     def _publish(self) -> None:
         self._published, now = None, self._store.now()  # not the server's clock, which follows the store's clock slowly

@@ -27,13 +27,13 @@ from zq.serving import systemd
 
 LOG = logging.getLogger(__name__)
 # Signals that end the process.
-ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+END_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 # Signal that reloads the options.
 RELOAD: Final = signal.SIGHUP
 # Exit code of a start that would be refused again; see etc/zq.service.
-REFUSED: Final = 2
+START_REFUSED_EXIT_CODE: Final = 2
 # Exit code of a process that lost the store. Its parent exits with the same code and starts no other worker.
-GIVEN_UP: Final = 75
+STORE_LOST_EXIT_CODE: Final = 75
 # Seconds for which a process that lost the store continues to send responses.
 LAST_RESPONSES: Final = 0.5
 _stopping = threading.Event()
@@ -47,7 +47,7 @@ def give_up(waits: bool = True) -> NoReturn:
     """
     if waits:
         time.sleep(LAST_RESPONSES)
-    os._exit(GIVEN_UP)
+    os._exit(STORE_LOST_EXIT_CODE)
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def exit_at_once() -> Iterator[None]:
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
-        former = {number: signal.signal(number, lambda *_: os._exit(0)) for number in ENDING}
+        former = {number: signal.signal(number, lambda *_: os._exit(0)) for number in END_SIGNALS}
     try:
         yield
     finally:
@@ -112,7 +112,7 @@ def _listen(
         if former != -1:
             with contextlib.suppress(BlockingIOError):  # the descriptor is full, so its reader wakes up anyway
                 os.write(former, numbers)
-        if ENDING.intersection(numbers):  # a stopping process must not reload: its store may be closed
+        if END_SIGNALS.intersection(numbers):  # a stopping process must not reload: its store may be closed
             callbacks = {number: call for number, call in callbacks.items() if number != RELOAD}
         for call in dict.fromkeys(callbacks[number] for number in numbers if number in callbacks):
             try:

@@ -16,9 +16,9 @@ INHERITANCE_VARIABLES: Final = ("GUNICORN_PID", "LISTEN_PID")
 ATTACH_FILTER: Final = 26
 ATTACH_SELECTION: Final = 51
 # Hosts that stand for all addresses of the machine.
-EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
+WILDCARD_HOSTS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
 # A BPF program that drops every segment.
-DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
+DROP_FILTER: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def format_authority(host: str, port: int) -> str:
@@ -54,7 +54,7 @@ def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
     Two addresses conflict if their ports are equal, and their hosts are equal or one host is a wildcard.
     """
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
-    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
+    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & WILDCARD_HOSTS))
 
 
 def accepts(address: str, port: int) -> bool:
@@ -103,7 +103,7 @@ def divert_new_connections(address: str, port: int, listeners: int) -> socket.so
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sink.bind((address, port))
-        _attach(sink, ATTACH_FILTER, DROP)
+        _attach(sink, ATTACH_FILTER, DROP_FILTER)
         sink.listen(1)
         _attach(sink, ATTACH_SELECTION, struct.pack("HBBI", 0x06, 0, 0, listeners))
     except (OSError, AttributeError):

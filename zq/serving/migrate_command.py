@@ -38,27 +38,27 @@ from zq.serving.migration_record import DEPLOYMENT, KIND, SOURCE, SourceRecord, 
 from zq.serving.settings import Configuration
 from zq.storage import connect, find_driver
 from zq.storage.api import Storage
-from zq.storage.capabilities import Migratable, ParcelController
+from zq.storage.capabilities import MigratableStorage, ParcelController
 
 USAGE: Final = "zq-server migrate rocksdb:///var/lib/zq redis://127.0.0.1/0"
 # Number of parcels in one page.
 PAGE: Final = 500
 # Seconds for which the command watches the stored times for changes by servers.
-WATCH: Final = 5.0
+WATCH_SECONDS: Final = 5.0
 # Seconds between two updates of the record in the target, and between two lines of progress.
 RECORD_INTERVAL: Final = 1.0
 PROGRESS_INTERVAL: Final = 10.0
 # Maximum seconds by which the clocks of the two stores may differ.
 MAX_SKEW: Final = 60.0
 # Maximum number of messages that one slice of an open commit publishes or deletes.
-SLICE: Final = 1000
+COMMIT_SLICE: Final = 1000
 # Maximum number of names in an error message.
-NAMED: Final = 5
+MAX_NAMES: Final = 5
 # Prefix of an argument that names a file with the URI.
 FILE: Final = "@"
 EMBEDDED: Final = "rocksdb"
 RELEASE: Final = "zq-server migrate --release, with its URI."
-AGAIN: Final = "Do not serve the target. Repeat the command with --resume."
+RESUME_HINT: Final = "Do not serve the target. Repeat the command with --resume."
 NOT_MOVED: Final = {
     "memory": "A store in memory cannot be migrated: its data is lost when the server stops.",
     **dict.fromkeys(
@@ -69,7 +69,7 @@ NOT_MOVED: Final = {
 }
 
 
-class Incomplete(ZqError):
+class MigrationIncomplete(ZqError):
     """Raised if a migration ends early, after it has changed the target."""
 
 
@@ -82,7 +82,7 @@ class Store(NamedTuple):
     @property
     def parcels(self) -> ParcelController:
         opened: object = self.storage
-        if not isinstance(opened, Migratable):
+        if not isinstance(opened, MigratableStorage):
             raise StartRefused("The driver of the store does not support migrate.")
         return opened.parcels
 
@@ -97,7 +97,7 @@ class Options(NamedTuple):
     projects: Sequence[str] | None = None
     resume: bool = False
     drop_stages: bool = False
-    watch: float = WATCH
+    watch: float = WATCH_SECONDS
 
 
 class Digest:
@@ -143,34 +143,34 @@ class Contents:
             self.digests[project, fact.kind, lifetime].add(_encode(fact.content))
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the command. Return 0, or 1 if the migration is not complete."""
-    if given.store:
+    if args.store:
         raise StartRefused(f"--store does not apply to migrate: {USAGE}")
-    if given.release:
-        return _release(given)
-    if len(given.names) != 2:
+    if args.release:
+        return _release(args)
+    if len(args.names) != 2:
         raise StartRefused(f"Name the source and the target: {USAGE}")
-    source, target = (_read_uri(name) for name in given.names)
+    source, target = (_read_uri(name) for name in args.names)
     if source == target:
         raise StartRefused("The source and the target must be different stores.")
     with ExitStack() as opened:
         former = Store(opened.enter_context(closing(_open(source))), without_secrets(source))
         new = Store(opened.enter_context(closing(_open(target, is_new=True))), without_secrets(target))
-        options = Options(given.project, given.resume, given.drop_stages, WATCH)
+        options = Options(args.project, args.resume, args.drop_stages, WATCH_SECONDS)
         report = partial(print, flush=True)
         try:
             return migrate(former, new, options, report)
         except KeyboardInterrupt:
-            report(f"The migration was interrupted. {AGAIN}")
+            report(f"The migration was interrupted. {RESUME_HINT}")
             return 1
 
 
-def _release(given: argparse.Namespace) -> int:
+def _release(args: argparse.Namespace) -> int:
     """Allow servers to use the store again. Return 0."""
-    if len(given.names) != 1 or given.project or given.resume or given.drop_stages:
+    if len(args.names) != 1 or args.project or args.resume or args.drop_stages:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
-    with closing(_open(_read_uri(given.names[0]))) as storage:
+    with closing(_open(_read_uri(args.names[0]))) as storage:
         if not migration_record.release(storage.documents, storage.now()):
             raise StartRefused("The store is not part of a migration, so servers can already use it.")
     print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201
@@ -229,11 +229,11 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Comparing both stores.")
         migration.compare(record)
         migration.finish(record)
-    except (Incomplete, StartRefused) as error:
+    except (MigrationIncomplete, StartRefused) as error:
         report(str(error))
         return 1
     except Unavailable as error:
-        report(f"{error} {AGAIN}")
+        report(f"{error} {RESUME_HINT}")
         return 1
     report(f"The migration took {time.monotonic() - began:,.0f} seconds.")
     moved = "the source" if options.projects is None else "these projects from the source"
@@ -262,7 +262,7 @@ class Migration:
             raise StartRefused(obstacle)
         now, there = self._source.now(), self._target.now()
         for which, storage, moment in (("source", self._source, now), ("target", self._target, there)):
-            pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", NAMED, moment).items]
+            pools = [one.ref.name for one in storage.documents.list(DEPLOYMENT, POOL, "", "", MAX_NAMES, moment).items]
             if pools:
                 raise StartRefused(
                     f"The {which} has pools, whose queues are in other stores: {', '.join(pools)}. Remove the pools "
@@ -291,7 +291,7 @@ class Migration:
         return record
 
     def copy(self, record: TargetRecord) -> None:
-        """Copy the projects, beginning at the position in the record. Raises ``Incomplete`` if a store fails."""
+        """Copy the projects from the position in the record. Raises ``MigrationIncomplete`` if a store fails."""
         copied, noted, reported = 0, 0.0, time.monotonic()
         self._note(record)
         with _failures_of("source"):
@@ -329,7 +329,7 @@ class Migration:
             self._note(replace(record, project="", after=""))
             for line in differences:
                 self._report(line)
-            raise Incomplete(f"{AGAIN} If the stores still differ then, use an empty target.")
+            raise MigrationIncomplete(f"{RESUME_HINT} If the stores still differ then, use an empty target.")
 
     def finish(self, record: TargetRecord) -> None:
         """Record in both stores that the migration is complete."""
@@ -428,15 +428,15 @@ class Migration:
             )
         while opened := work.find_unfinished_commits(now):
             for commit in opened:
-                while work.continue_commit(commit.project, commit.producer, SLICE, now):
+                while work.continue_commit(commit.project, commit.producer, COMMIT_SLICE, now):
                     pass
 
     def _drop_stages(self) -> None:
         """Drop the stages of the projects to move."""
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
-            more = f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
-            names = ", ".join(f"{name} of project {project!r}" for project, name in stages[:NAMED])
+            more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
+            names = ", ".join(f"{name} of project {project!r}" for project, name in stages[:MAX_NAMES])
             raise StartRefused(
                 f"Stages of open transactions cannot be moved: {names}{more}. Let their producers commit them, or drop "
                 "them with --drop-stages."
@@ -469,7 +469,7 @@ class Migration:
             with _failures_of("target"):
                 self._to.adopt(project, _movable(project, parcels), self._target.now())
         except Invalid as error:
-            raise Incomplete(
+            raise MigrationIncomplete(
                 f"The target cannot store an item of project {project!r}: {error} The source still has all its data. "
                 "Use another target."
             ) from error
@@ -528,17 +528,17 @@ class Migration:
 
 @contextmanager
 def _failures_of(which: str) -> Iterator[None]:
-    """Convert the errors ``Unavailable`` and ``CommitRunning`` of the ``with`` block to ``Incomplete``.
+    """Convert the errors ``Unavailable`` and ``CommitRunning`` of the ``with`` block to ``MigrationIncomplete``.
 
     ``which`` names the store that the block uses: source or target.
     """
     try:
         yield
     except Unavailable as error:
-        raise Incomplete(f"The {which} has failed: {error} {AGAIN}") from error
+        raise MigrationIncomplete(f"The {which} has failed: {error} {RESUME_HINT}") from error
     except CommitRunning as error:
-        raise Incomplete(
-            f"A commit is under way in the {which}, so a server is using this store. Stop the server. {AGAIN}"
+        raise MigrationIncomplete(
+            f"A commit is under way in the {which}, so a server is using this store. Stop the server. {RESUME_HINT}"
         ) from error
 
 

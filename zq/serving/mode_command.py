@@ -49,9 +49,9 @@ def _apply(modes: Modes, mode: Mode | None) -> dict[str, object]:
     return {"mode": modes.stored, "has_low_space": modes.has_low_space}
 
 
-def run(given: argparse.Namespace, socket: str, open_modes: Callable[[], AbstractContextManager[Modes]]) -> int:
+def run(args: argparse.Namespace, socket: str, open_modes: Callable[[], AbstractContextManager[Modes]]) -> int:
     """Run ``zq-server mode`` and return its exit code. ``open_modes`` is called if no server answers."""
-    names = given.names
+    names = args.names
     if len(names) > 1 or (names and names[0] not in list(Mode)):
         raise StartRefused(
             f"The mode must be {', '.join(list(Mode)[:-1])} or {list(Mode)[-1]}: zq-server mode no_posts"

@@ -110,7 +110,7 @@ def open_app(
     """
     made = _open(configuration, tls, drain or Drain())
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
-    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.END_SIGNALS, end)
     if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
         LOG.warning("Waiting requests will delay shutdown, because the application was not loaded in the main thread.")
     return made.outermost()
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "mode":
             return mode_command.run(given, chosen.server.control, partial(_open_modes, chosen))
         if given.command == "upgrade":
-            socket, pause = ("", upgrade_command.PAUSE) if chosen.shared_store else (chosen.server.control, 0)
+            socket, pause = ("", upgrade_command.RECORD_WAIT) if chosen.shared_store else (chosen.server.control, 0)
             return upgrade_command.run(given, socket, lambda: closing(_open_existing(chosen)), pause)
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.storage.uri, given)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _serve(configuration)
     except (StartRefused, Unavailable) as refusal:
         code = _reject(refusal)
-        return lifecycle.REFUSED if given.command else code
+        return lifecycle.START_REFUSED_EXIT_CODE if given.command else code
 
 
 def _serve(configuration: Configuration) -> int:
@@ -387,26 +387,26 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _export_options(given: argparse.Namespace) -> None:
+def _export_options(args: argparse.Namespace) -> None:
     """Copy command-line options to the environment, where the serving processes read them.
 
     Raises ``StartRefused`` if the store URI contains a password, because other users can see command lines.
     """
-    if given.store and logs.holds_password(given.store):
+    if args.store and logs.holds_password(args.store):
         raise StartRefused(
             "--store must not contain a password, because every user of this machine could read it: use "
             "OS_STORAGE__URI or the configuration file."
         )
-    if given.config:
-        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)
+    if args.config:
+        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(args.config)
     for option, group, value in (
-        ("bind", "server", given.bind),
-        ("port", "server", given.port),
-        ("engine", "server", given.engine),
-        ("uri", "storage", given.store),
-        ("wait", "storage", "true" if given.wait_for_store else None),
-        ("max_clock_jump", "storage:rocksdb", "0" if given.force_clock else None),
-        ("max_clock_jump", "storage:object", "0" if given.force_clock else None),
+        ("bind", "server", args.bind),
+        ("port", "server", args.port),
+        ("engine", "server", args.engine),
+        ("uri", "storage", args.store),
+        ("wait", "storage", "true" if args.wait_for_store else None),
+        ("max_clock_jump", "storage:rocksdb", "0" if args.force_clock else None),
+        ("max_clock_jump", "storage:object", "0" if args.force_clock else None),
     ):
         if value is not None:
             os.environ[settings.variable(group, option)] = value
@@ -418,7 +418,7 @@ def _reject(refusal: Exception) -> int:
     If the store is unavailable, the exit code is 1, so that systemd starts the server again.
     """
     print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
-    return 1 if isinstance(refusal, Unavailable) else lifecycle.REFUSED
+    return 1 if isinstance(refusal, Unavailable) else lifecycle.START_REFUSED_EXIT_CODE
 
 
 def __getattr__(name: str) -> object:

@@ -30,7 +30,7 @@ def startup_lines(chosen: Settings) -> Iterator[str]:
     """Yield the log lines for the start of the server, without passwords."""
     server = chosen.server
     scheme = "https" if server.tls_cert else "http"
-    host = "localhost" if server.bind.strip("[]") in listening.EVERYWHERE else server.bind
+    host = "localhost" if server.bind.strip("[]") in listening.WILDCARD_HOSTS else server.bind
     yield f"zq {__version__} starts with {server.engine} on {scheme}://{format_authority(server.bind, server.port)}."
     yield f"Store: {_store(chosen.storage.uri)}."
     url = f"{scheme}://{format_authority(host, server.port)}"

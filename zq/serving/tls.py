@@ -15,13 +15,13 @@ MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 # OpenSSL's codes for certificates that are not valid yet and that have expired.
 OUTSIDE_VALIDITY: Final = frozenset({9, 10})
 # Attribute names of RFC 4514 by OpenSSL name.
-SHORT: Final = {
+RFC4514_NAMES: Final = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
     **{"localityName": "L", "stateOrProvinceName": "ST", "streetAddress": "STREET"},
     **{"domainComponent": "DC", "userId": "UID"},
 }
 # Characters that RFC 4514 escapes.
-SPECIAL: Final = frozenset(',+"\\<>;')
+ESCAPED_CHARACTERS: Final = frozenset(',+"\\<>;')
 
 
 def get_certificate(connection: ssl.SSLSocket) -> tuple[str, float] | None:
@@ -36,12 +36,13 @@ def get_certificate(connection: ssl.SSLSocket) -> tuple[str, float] | None:
 def subject(names: Any) -> str:
     """Format a subject according to RFC 4514, with the most specific name first: ``CN=billing,O=Acme``."""
     return ",".join(
-        "+".join(f"{SHORT.get(name, name)}={_escape(value)}" for name, value in several) for several in reversed(names)
+        "+".join(f"{RFC4514_NAMES.get(name, name)}={_escape(value)}" for name, value in several)
+        for several in reversed(names)
     )
 
 
 def _escape(value: str) -> str:
-    text = "".join(f"\\{each}" if each in SPECIAL else each for each in value)
+    text = "".join(f"\\{each}" if each in ESCAPED_CHARACTERS else each for each in value)
     if text[:1] in (" ", "#"):
         text = f"\\{text}"
     return f"{text[:-1]}\\ " if len(text) > 1 and text.endswith(" ") else text

@@ -23,14 +23,14 @@ from zq.model.levels import StoreLevel
 from zq.serving import control
 from zq.serving.level_watch import INTERVAL, TTL, ProcessRecord, catalogue_of, read_processes
 from zq.storage.api import Storage
-from zq.storage.capabilities import Levelled
+from zq.storage.capabilities import LevelledStorage
 from zq.storage.pooling import PooledStorage
 
 # Path of the operation of the control socket.
 PATH: Final = "/upgrade"
 # Seconds to wait in a shared store. Even if the records have expired early, because the store's clock has jumped, each
 # process publishes its record again.
-PAUSE: Final = INTERVAL + 2
+RECORD_WAIT: Final = INTERVAL + 2
 CONFLICT: Final = "Another command changed the level at the same time. Repeat the command."
 
 
@@ -139,7 +139,7 @@ def _withdraw(storage: Storage) -> None:
             store.replace_level(record, levels.encode(levels.former()))
 
 
-def _replace(store: Levelled, former: bytes | None, new: StoreLevel) -> None:
+def _replace(store: LevelledStorage, former: bytes | None, new: StoreLevel) -> None:
     if not store.replace_level(former, levels.encode(new)):
         raise StartRefused(CONFLICT)
 
@@ -155,22 +155,22 @@ def _check_processes(storage: Storage) -> None:
         )
 
 
-def _stores(storage: Storage) -> Iterator[Levelled]:
+def _stores(storage: Storage) -> Iterator[LevelledStorage]:
     """Yield the stores of the pools, then the catalogue, which all servers check."""
     pools = storage.pools() if isinstance(storage, PooledStorage) else {}
     for name, pool in pools.items():
         if pool is None:
             raise Unavailable(f"The store of the pool {name} is unavailable.")
-        if isinstance(pool, Levelled):
+        if isinstance(pool, LevelledStorage):
             yield pool
     store: object = catalogue_of(storage)
-    if not isinstance(store, Levelled):
+    if not isinstance(store, LevelledStorage):
         raise StartRefused("The driver of the store does not support upgrade.")
     yield store
 
 
 def run(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     socket: str,
     open_storage: Callable[[], AbstractContextManager[Storage]],
     pause: Seconds,
@@ -184,7 +184,7 @@ def run(
 
     Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if the store is unavailable.
     """
-    status = _ask(socket, given.finish, open_storage, pause)
+    status = _ask(socket, args.finish, open_storage, pause)
     for line in describe(status):
         print(line)  # noqa: T201
     return 0

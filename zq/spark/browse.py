@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from zq.client import Message, Stretch
+from zq.client import Message, MessagePage
 from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
 from zq.spark.rows import RowConverter
@@ -52,7 +52,7 @@ class Scan:
     last: Message | None
     whole: bool = False
     """Whether the scan has reached the end of the log."""
-    looked: int | None = None
+    position: int | None = None
     """Position up to which a topic was searched, if no messages were found."""
 
 
@@ -68,17 +68,17 @@ class Log:
     since: datetime | None = None
     until: datetime | None = None
 
-    def after(self, position: int, page: int) -> Stretch[Message]:
+    def after(self, position: int, page: int) -> MessagePage[Message]:
         """Return up to ``page`` messages after a position, and the position of the last returned message."""
         client = self.connection.client()
         if self.state == "topic":
-            return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
+            return self._check_gap(position, client.topic(self.name).read_page(position, page=page))
         queue = client.queue(self.name)
         if self.state == "live":
-            return queue.stretch(position, page=page)
+            return queue.read_page(position, page=page)
         living = self.state == "all"
-        found = queue.history_stretch(position, page=page, living=living, since=self.since, until=self.until)
-        return Stretch([*found.messages], found.end)
+        found = queue.read_history_page(position, page=page, living=living, since=self.since, until=self.until)
+        return MessagePage([*found.messages], found.end)
 
     def first(self, position: int) -> int | None:
         """Return the position of the first message after ``position``, or ``None`` if no message follows."""
@@ -96,14 +96,14 @@ class Log:
         except Invalid:
             return None
 
-    def scan(self, low: int, most: int) -> Scan:
-        """Read up to ``most`` messages after position ``low``. Return their number, end position and last message."""
+    def scan(self, low: int, max_rows: int) -> Scan:
+        """Read up to ``max_rows`` messages after ``low``. Return their number, end position and last message."""
         page = self._page()
         end, rows, last = low, 0, None
-        while rows < most:
-            found = self.after(end, min(page, most - rows))
+        while rows < max_rows:
+            found = self.after(end, min(page, max_rows - rows))
             if found.end is None:
-                return Scan(end, rows, last, whole=True, looked=found.looked)
+                return Scan(end, rows, last, whole=True, position=found.position)
             end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
         return Scan(end, rows, last)
 
@@ -139,10 +139,10 @@ class Log:
             low = found.end
 
     def _page(self) -> int:
-        most: int = self.connection.client().limits()["max_messages_per_page"]
-        return most
+        page_size: int = self.connection.client().limits()["max_messages_per_page"]
+        return page_size
 
-    def _check_gap(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
+    def _check_gap(self, position: int, found: MessagePage[Message]) -> MessagePage[Message]:
         if self.strict and position and found.gap is not None:
             raise TrimmedMessages(
                 f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "

@@ -63,7 +63,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self.options.most)
+        return ReadMaxRows(self.options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the query to the messages in the queue now, including those that a crashed query has claimed."""
@@ -118,34 +118,34 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         claimer = self._begin(start)
         following = {**start, "run": start["run"] or self.epoch, "batch": start["batch"] + 1, "before": start["claims"]}
         batch = self.prefetch.take() or ClaimedBatch(_claim_prefix(following))
-        most = self.options.most
-        most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
+        max_messages = self.options.max_messages
+        max_messages = min(max_messages, limit.max_rows) if isinstance(limit, ReadMaxRows) else max_messages
         to_settle = _claim_names(start) if start != self.settled else []
         if not batch.claims:
             claimer.settle(to_settle)  # before waiting for messages, which may take long
             to_settle, self.settled = [], start
-        self._fill(claimer, batch, most, self.options.wait)
+        self._fill(claimer, batch, max_messages, self.options.wait)
         if not batch.claims:
             return start
         self.inlined = batch.inlined
         end = {**following, "claims": len(batch.claims)}
-        self._start_prefetch(claimer, end, to_settle, most if batch.messages >= most else 0)
+        self._start_prefetch(claimer, end, to_settle, max_messages if batch.messages >= max_messages else 0)
         return end
 
-    def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
+    def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], max_messages: int) -> None:
         batch = ClaimedBatch(_claim_prefix({**end, "batch": end["batch"] + 1}))
 
         def fill() -> None:
             claimer.settle(to_settle)
-            self._fill(claimer, batch, most, wait=0)
+            self._fill(claimer, batch, max_messages, wait=0)
 
         self.prefetch.start(batch, fill)
 
-    def _fill(self, claimer: BatchClaimer, batch: ClaimedBatch, most: int, wait: int) -> None:
+    def _fill(self, claimer: BatchClaimer, batch: ClaimedBatch, max_messages: int, wait: int) -> None:
         if self.budget is not None:
-            most, wait = min(most, batch.messages + self.budget), 0
+            max_messages, wait = min(max_messages, batch.messages + self.budget), 0
         before = batch.messages
-        claimer.fill(batch, most, wait)
+        claimer.fill(batch, max_messages, wait)
         if self.budget is not None:
             self.budget -= batch.messages - before
 

@@ -15,7 +15,7 @@ from zq.client import Message, Queue
 from zq.errors import ClaimNotFound, Fenced, QueueNotFound, ZqError
 from zq.model import Fence
 from zq.spark.options import ClaimingOptions, Connection
-from zq.wire.extensions import Released
+from zq.wire.extensions import ReleaseTerms
 
 # Maximum number of claims per batch. A commit accepts no more claims.
 MAX_CLAIMS: Final = 1000
@@ -124,16 +124,16 @@ class BatchClaimer:
         self._size = options.claim_size or options.connection.client().limits()["max_messages_per_claim_or_pop"]
         self._fills = 0
 
-    def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim up to ``most`` messages, with up to ``MAX_CLAIMS`` claims.
+    def fill(self, batch: ClaimedBatch, max_messages: int, wait: int) -> None:
+        """Claim up to ``max_messages`` messages, with up to ``MAX_CLAIMS`` claims.
 
         The request for the first claim waits up to ``wait`` seconds for messages.
         """
         self._fills += 1
         inherited = self._fills <= INHERITED_BATCHES
-        while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
+        while batch.messages < max_messages and len(batch.claims) < MAX_CLAIMS:
             name = f"{batch.prefix}.{len(batch.claims)}"
-            messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
+            messages = self._claim(name, min(self._size, max_messages - batch.messages), 0 if batch.claims else wait)
             if not messages:
                 return
             self._heartbeat.keep_alive([name], at_once=inherited)
@@ -180,7 +180,7 @@ class BatchClaimer:
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
-                self._queue().settle(name, release=map(Released, ids), fence=self._fence)
+                self._queue().settle(name, release=map(ReleaseTerms, ids), fence=self._fence)
             except ClaimNotFound:
                 continue
             except ZqError:

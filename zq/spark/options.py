@@ -17,7 +17,7 @@ from zq.errors import Invalid
 from zq.model.attributes import trace_context
 
 # Options of all sources and the sink. Spark itself sets the last three.
-COMMON: Final = (
+COMMON_OPTIONS: Final = (
     *("url", "project", "token", "tokenFile", "clientId", "retryFor"),
     *("queue", "path", "checkpointLocation", "queryName"),
 )
@@ -38,7 +38,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 # Option names by their lower-case forms, which Spark passes.
-NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
+NAMES: Final = {name.lower(): name for names in (COMMON_OPTIONS, *ROLES.values()) for name in names}
 # Error message for the option ``idColumn``, which sinks of other systems have.
 NO_ID_COLUMN: Final = (
     "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
@@ -65,7 +65,7 @@ class OptionParser:
     def check_role(self, role: str) -> None:
         """Raise ``Invalid`` if an option is given that has no effect on this source or sink."""
         for name in self._texts:
-            if NAMES[name] not in (*COMMON, *ROLES[role]):
+            if NAMES[name] not in (*COMMON_OPTIONS, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
 
     def text(self, name: str) -> str | None:
@@ -78,7 +78,7 @@ class OptionParser:
             raise Invalid(f"Option {name} is missing: {why}")
         return text
 
-    def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
+    def integer(self, name: str, default: Any, minimum: int, maximum: int = 2**63 - 1) -> Any:
         """Return the value of an integer option, or ``default`` if the option is not set.
 
         Raises ``Invalid`` if the value is not an integer or out of range.
@@ -86,8 +86,8 @@ class OptionParser:
         text = self.text(name)
         if text is None:
             return default
-        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
-            raise Invalid(f"Option {name} must be an integer from {least} to {most}, not {text}.")
+        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not minimum <= int(text) <= maximum:
+            raise Invalid(f"Option {name} must be an integer from {minimum} to {maximum}, not {text}.")
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
@@ -146,16 +146,16 @@ def _client(connection: Connection, token: str | None) -> Client:
     return client
 
 
-def parse_connection(given: OptionParser) -> Connection:
+def parse_connection(parser: OptionParser) -> Connection:
     """Parse the connection settings. Raises ``Invalid`` if an option is missing or not valid."""
-    url = given.required("url", "set it to the URL of the server, such as http://localhost:8888.")
+    url = parser.required("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
-    project = given.required("project", "set it to the project of the queues.")
-    token, file = given.text("token"), given.text("tokenFile")
+    project = parser.required("project", "set it to the project of the queues.")
+    token, file = parser.text("token"), parser.text("tokenFile")
     if token and file:
         raise Invalid("Options token and tokenFile are both set: give only one of them.")
-    return Connection(url, project, token, given.text("clientId"), given.integer("retryFor", 60, 0), file)
+    return Connection(url, project, token, parser.text("clientId"), parser.integer("retryFor", 60, 0), file)
 
 
 @dataclass(frozen=True)
@@ -178,32 +178,32 @@ class SinkOptions:
     delay: int | None
 
 
-def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
+def parse_sink_options(parser: OptionParser, stream: bool) -> SinkOptions:
     """Parse the options of the sink. Raises ``Invalid`` if an option is missing or not valid."""
-    queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
+    queue, queues = parser.text("queue") or parser.text("path"), parser.text("queueColumn")
     if queue is None and queues is None:
         raise Invalid("Option queue is missing: set it to the target queue, or set queueColumn.")
-    if given.text("topic"):
+    if parser.text("topic"):
         raise Invalid("Option topic is not supported by the sink: stages and commits are for queues.")
     key = "producer" if stream else "idempotencyKey"
-    if given.text("idempotencyKey" if stream else "producer"):
+    if parser.text("idempotencyKey" if stream else "producer"):
         raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
-    trace = given.text("traceparent")
+    trace = parser.text("traceparent")
     if trace and not trace_context(trace, ""):
         raise Invalid(f"Option traceparent must be valid under W3C Trace Context, not {trace}.")
     return SinkOptions(
-        parse_connection(given),
+        parse_connection(parser),
         queue,
-        given.name(key) or (None if stream else f"job-{uuid4().hex}"),
-        given.text("bodyColumn") or "body",
-        given.text("ackColumn"),
+        parser.name(key) or (None if stream else f"job-{uuid4().hex}"),
+        parser.text("bodyColumn") or "body",
+        parser.text("ackColumn"),
         queues,
-        given.text("ttlColumn"),
-        given.text("delayColumn"),
-        given.text("attributesColumn"),
+        parser.text("ttlColumn"),
+        parser.text("delayColumn"),
+        parser.text("attributesColumn"),
         trace,
-        given.integer("ttl", None, 1),
-        given.integer("delay", None, 0),
+        parser.integer("ttl", None, 1),
+        parser.integer("delay", None, 0),
     )
 
 
@@ -215,7 +215,7 @@ class ClaimingOptions:
     queue: str
     consumer: str
     body: str
-    most: int
+    max_messages: int
     claim_size: int | None
     """Maximum number of messages per claim. Default: the server's limit."""
     ttl: int
@@ -234,76 +234,76 @@ class ReadingOptions:
     body: str
     partitions: int
     filtered: bool
-    most: int
+    max_messages: int
     wait: int
     start: int | None
     """Start position; ``None`` = the current end of the log."""
     strict: bool
 
 
-def is_claim_mode(given: OptionParser) -> bool:
+def is_claim_mode(parser: OptionParser) -> bool:
     """Return ``True`` if the options select a stream in claim mode, which consumes messages."""
-    return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
+    return parser.choice("mode", "claim", "tail") == "claim" and parser.text("consumer") is not None
 
 
-def parse_source_state(given: OptionParser) -> str:
+def parse_source_state(parser: OptionParser) -> str:
     """Return the value of ``state`` for a source without claims. Raises ``Invalid`` if the value is not valid."""
-    if given.text("topic"):
+    if parser.text("topic"):
         return "topic"
-    if given.choice("mode", "claim", "tail") == "tail":
-        return given.choice("state", "all", "history")
-    return given.choice("state", "live", "all", "history")
+    if parser.choice("mode", "claim", "tail") == "tail":
+        return parser.choice("state", "all", "history")
+    return parser.choice("state", "live", "all", "history")
 
 
-def parse_body_type(given: OptionParser) -> str:
-    return given.choice("bodyType", *BODY_TYPES)
+def parse_body_type(parser: OptionParser) -> str:
+    return parser.choice("bodyType", *BODY_TYPES)
 
 
-def parse_reading_options(given: OptionParser) -> ReadingOptions:
+def parse_reading_options(parser: OptionParser) -> ReadingOptions:
     """Parse the options of a source without claims. Raises ``Invalid`` if an option is missing or not valid."""
-    if given.text("topic") and (given.text("queue") or given.text("path")):
+    if parser.text("topic") and (parser.text("queue") or parser.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
-    start = given.text("startingOffset") or "earliest"
+    start = parser.text("startingOffset") or "earliest"
     if start in ("earliest", "latest"):
         position = 0 if start == "earliest" else None
     else:
-        position = given.integer("startingOffset", 0, 0)
+        position = parser.integer("startingOffset", 0, 0)
     return ReadingOptions(
-        parse_connection(given),
-        given.text("topic") or parse_source_queue(given),
-        parse_source_state(given),
-        parse_body_type(given),
-        given.integer("numPartitions", 4, 1, 1000),
-        given.choice("pushdown", "false", "true") == "true",
-        given.integer("maxMessagesPerBatch", 10_000, 1),
-        given.integer("wait", 5, 0, 30),
+        parse_connection(parser),
+        parser.text("topic") or parse_source_queue(parser),
+        parse_source_state(parser),
+        parse_body_type(parser),
+        parser.integer("numPartitions", 4, 1, 1000),
+        parser.choice("pushdown", "false", "true") == "true",
+        parser.integer("maxMessagesPerBatch", 10_000, 1),
+        parser.integer("wait", 5, 0, 30),
         position,
-        given.choice("failOnDataLoss", "true", "false") == "true",
+        parser.choice("failOnDataLoss", "true", "false") == "true",
     )
 
 
-def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
+def parse_claiming_options(parser: OptionParser) -> ClaimingOptions:
     """Parse the options of a source in claim mode. Raises ``Invalid`` if an option is missing or not valid."""
-    if given.text("topic"):
+    if parser.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
-    consumer = given.name("consumer")
+    consumer = parser.name("consumer")
     if consumer is None:
         raise Invalid(
             "Option consumer is missing: set it to a name. After a restart, the stream finds its claims by this name."
         )
     return ClaimingOptions(
-        parse_connection(given),
-        parse_source_queue(given),
+        parse_connection(parser),
+        parse_source_queue(parser),
         consumer,
-        parse_body_type(given),
-        given.integer("maxMessagesPerBatch", 10_000, 1),
-        given.integer("claimSize", None, 1),
-        given.integer("claimTtl", 300, 60),
-        given.integer("wait", 5, 0, 30),
-        given.integer("numPartitions", 4, 1, 1000),
+        parse_body_type(parser),
+        parser.integer("maxMessagesPerBatch", 10_000, 1),
+        parser.integer("claimSize", None, 1),
+        parser.integer("claimTtl", 300, 60),
+        parser.integer("wait", 5, 0, 30),
+        parser.integer("numPartitions", 4, 1, 1000),
     )
 
 
-def parse_source_queue(given: OptionParser) -> str:
+def parse_source_queue(parser: OptionParser) -> str:
     """Return the queue that a source reads. Raises ``Invalid`` if no queue is given."""
-    return given.text("queue") or given.required("path", "give option queue, or the queue's name to load().")
+    return parser.text("queue") or parser.required("path", "give option queue, or the queue's name to load().")

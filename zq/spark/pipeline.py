@@ -85,10 +85,10 @@ class Pipeline:
             )
         if self.body_type not in BODY_TYPES:
             raise Invalid(f"body_type must be one of {', '.join(BODY_TYPES)}, not {self.body_type}.")
-        for setting, (least, most) in BOUNDS.items():
+        for setting, (minimum, maximum) in BOUNDS.items():
             value = getattr(self, setting)
-            if value is not None and (not isinstance(value, int) or not least <= value <= most):
-                raise Invalid(f"{setting} must be an integer from {least} to {most}, not {value}.")
+            if value is not None and (not isinstance(value, int) or not minimum <= value <= maximum):
+                raise Invalid(f"{setting} must be an integer from {minimum} to {maximum}, not {value}.")
 
     @property
     def full_name(self) -> str:

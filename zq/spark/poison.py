@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType
 
 from zq.errors import Invalid, ZqError
 from zq.spark.failures import MAX_REASON_LENGTH
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 # The column in which a stage states why it rejects a row.
 ERROR: Final = "_error"
@@ -37,12 +37,12 @@ class RunStopped(ZqError):
 
 
 def find_poison(
-    ids: Sequence[str], fails: DryRun, most: int, pause: Callable[[float], object], claim_count: int = 1
+    ids: Sequence[str], fails: DryRun, max_poison: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
     """Find the messages that fail twice when they are processed alone. Return a mapping from message id to the reason.
 
-    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if more than ``most`` messages fail,
-    or if an outage or a faulty stage is the probable cause.
+    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if more than ``max_poison`` messages
+    fail, or if an outage or a faulty stage is the probable cause.
 
     Args:
         fails: Processes messages in a dry run, and returns the reason of a failure or ``None``.
@@ -57,14 +57,14 @@ def find_poison(
     # A stage may fail only for empty input, so the messages also have to fail.
     if fails([], keep) and not _any_succeeds(ids, fails, keep):
         raise InconclusiveSearch("the stages fail even without messages")
-    search = Bisection(lambda some: fails(some, keep), most)
+    search = Bisection(lambda some: fails(some, keep), max_poison)
     if len(ids) > 1:
         search.search(ids, known=True)
     found = search.found if len(ids) > 1 else {ids[0]: together}
     if not found:
         raise InconclusiveSearch("no message fails by itself")
-    if len(found) > most:
-        raise InconclusiveSearch(f"more than {most} messages fail, for example with {next(iter(found.values()))}")
+    if len(found) > max_poison:
+        raise InconclusiveSearch(f"more than {max_poison} messages fail, for example with {next(iter(found.values()))}")
     if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
         raise InconclusiveSearch(f"all messages of the round fail, for example with {next(iter(found.values()))}")
     pause(RETRY_PAUSE)
@@ -79,10 +79,10 @@ def _any_succeeds(ids: Sequence[str], fails: DryRun, keep: bool) -> bool:
 class Bisection:
     """A search by bisection for the messages that fail when they are processed alone."""
 
-    def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """Create a search that ends when it has found more than ``most`` messages."""
+    def __init__(self, fails: Callable[[Sequence[str]], str | None], max_poison: int) -> None:
+        """Create a search that ends when it has found more than ``max_poison`` messages."""
         self._fails = fails
-        self._most = most
+        self._max_poison = max_poison
         self._runs = 0
         self.found: dict[str, str] = {}
 
@@ -91,7 +91,7 @@ class Bisection:
 
         If ``known`` is true, the caller already knows that the messages fail when they are processed together.
         """
-        if self._runs >= MAX_RUNS or len(self.found) > self._most:
+        if self._runs >= MAX_RUNS or len(self.found) > self._max_poison:
             return False
         if len(ids) == 1 or not known:
             self._runs += 1
@@ -140,15 +140,15 @@ def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
-def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
+def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[BuryTerms]]:
     """Yield batches of rejected messages, which the caller moves to the dead-letter queue.
 
     Each message is yielded with the reason for its rejection. A batch has at most ``room`` bytes of JSON, unless it
     contains only one message.
     """
-    some, size = list[Buried](), 0
+    some, size = list[BuryTerms](), 0
     for one, reason in rejected.items():
-        letter = Buried(one, reason)
+        letter = BuryTerms(one, reason)
         length = len(msgspec.json.encode(letter)) + 1
         if some and size + length > room:
             yield some

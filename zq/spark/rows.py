@@ -164,9 +164,9 @@ def schema(columns: Iterable[str], body: str) -> StructType:
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
-def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
+def check_schema(schema: StructType, columns: Sequence[str], body: str) -> None:
     """Raise ``Invalid`` unless a user's schema has only known columns, in any order and with the right types."""
-    for column in wanted.fields:
+    for column in schema.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, but this source has {', '.join(columns)}.")
         if not column.nullable:

@@ -126,7 +126,7 @@ class Runner:
             if found.claims:
                 return found
         batch = self._prefetch.take() or self._batch(1)
-        self._claimer.fill(batch, self._taking.most, self._taking.wait)
+        self._claimer.fill(batch, self._taking.max_messages, self._taking.wait)
         return batch
 
     def work(self, batch: ClaimedBatch) -> bool:
@@ -153,10 +153,10 @@ class Runner:
         After a crash, the current batch may contain claims that an earlier run prefetched. Their names would collide
         with the names in the next batch. In this case, do not prefetch.
         """
-        following, most = self._batch(2), self._taking.most
-        if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
+        following, max_messages = self._batch(2), self._taking.max_messages
+        if batch.messages < max_messages or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
-        self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
+        self._prefetch.start(following, lambda: self._claimer.fill(following, max_messages, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
         """Return a batch without claims.

@@ -19,7 +19,7 @@ MASTER: Final = "local[*,4]"
 # Settings of a local session.
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # Settings that disable Spark's web UI and its progress bar.
-QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+QUIET_SETTINGS: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 # Setting of the log level. The default is off, because failures are raised as exceptions. Before the session has
 # started, ``LOG_CONFIGURATION`` sets the level.
 LEVEL: Final = "spark.log.level"
@@ -41,7 +41,7 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
     if master.startswith("local"):
         own = LOCAL
         os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # otherwise Spark guesses it and warns
-    for setting, value in {**own, **QUIET, **(settings or {})}.items():
+    for setting, value in {**own, **QUIET_SETTINGS, **(settings or {})}.items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()
     if LEVEL not in (settings or {}):

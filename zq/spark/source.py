@@ -62,10 +62,10 @@ class ZqDataSource(DataSource):
         return given
 
 
-def _columns(given: OptionParser) -> tuple[str, ...]:
-    if is_claim_mode(given):
+def _columns(parser: OptionParser) -> tuple[str, ...]:
+    if is_claim_mode(parser):
         return rows.CLAIMED_COLUMNS
-    kind = parse_source_state(given)
+    kind = parse_source_state(parser)
     if kind == "topic":
         return rows.TOPIC_COLUMNS
     return rows.LIVE_COLUMNS if kind == "live" else rows.FINISHED_COLUMNS

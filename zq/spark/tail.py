@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from zq import clock
 from zq.client import Message
-from zq.client.values import Finished
+from zq.client.values import FinishedMessage
 from zq.errors import Invalid, ZqError
 from zq.spark.browse import Log, PositionRange, Scan, read_range, split_range
 from zq.spark.options import ReadingOptions
@@ -80,7 +80,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.begin
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self.options.most)
+        return ReadMaxRows(self.options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the query to the messages that exist now."""
@@ -92,14 +92,16 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Wait for messages. Return the end of the next batch. Raises ``MessagesLost`` if messages expired unread."""
-        most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
+        max_rows = min(
+            self.options.max_messages, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.max_messages
+        )
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
         if start == self.begin and self.options.start is None:  # so that a restart begins at the same position
             return make_offset(start["after"], self._now(start))
         enough = self.last is not None and start["after"] >= self.last
         while True:
-            found = self.log.scan(max(start["after"], self.passed), 1 if enough else most)
+            found = self.log.scan(max(start["after"], self.passed), 1 if enough else max_rows)
             if found.rows:
                 return start if enough else self._plan(start, found)
             noted = self._offset_without_messages(start, found)
@@ -146,7 +148,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``MessagesLost`` if the history entry at ``start["next"]`` no longer exists.
         """
         if self.is_topic:
-            self.passed = max(self.passed, found.looked or 0)
+            self.passed = max(self.passed, found.position or 0)
             if self.passed > start["after"] and self._is_due("passed"):
                 return make_offset(self.passed)
         elif self.kept:
@@ -243,7 +245,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return second
 
     def _moment(self, message: Message) -> int:
-        moment = message.finished if isinstance(message, Finished) else None
+        moment = message.finished if isinstance(message, FinishedMessage) else None
         if self.options.state != "history" or moment is None:
             moment = message.created
         assert moment is not None

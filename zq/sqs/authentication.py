@@ -16,7 +16,7 @@ from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
 from zq.http.authentication import get_peer
 from zq.http.context import Request
-from zq.http.tenant import PRESENTED
+from zq.http.tenant import IDENTITY_KEY
 from zq.model import Seconds
 from zq.sqs import sigv4
 from zq.sqs.accounts import ACCOUNT
@@ -25,7 +25,7 @@ from zq.sqs.errors import SqsError
 from zq.sqs.keys import SqsKeyLookup, ValidKey
 from zq.sqs.recognition import is_sqs
 from zq.sqs.settings import SqsOptions
-from zq.sqs.sigv4 import Head, Refusal, RequestSignature
+from zq.sqs.sigv4 import Head, RequestSignature, SignatureRejection
 
 # Headers whose WSGI variables lack the prefix ``HTTP_``.
 UNPREFIXED_HEADERS: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
@@ -78,7 +78,7 @@ class SignedCallers:
         parsed = self._parse_signature(env)
         try:
             return parsed is not None and bool(self._keys.find(parsed.key, get_peer(env, self._behind_proxy)))
-        except (Refusal, TooManyRequests):
+        except (SignatureRejection, TooManyRequests):
             return False
         except Unavailable:
             return None
@@ -88,7 +88,7 @@ class SignedCallers:
         try:
             parsed = sigv4.read(head)
             self._check(parsed, head)
-        except Refusal:
+        except SignatureRejection:
             return None
         return parsed
 
@@ -102,7 +102,7 @@ def read_head(env: Mapping[str, Any]) -> Head:
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # no raw path, or an absolute URI
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
-    merged = {**env, **env.get(PRESENTED, {})}
+    merged = {**env, **env.get(IDENTITY_KEY, {})}
     headers = {name[5:].replace("_", "-").lower(): value for name, value in merged.items() if name[:5] == "HTTP_"}
     headers |= {header: env[name] for name, header in UNPREFIXED_HEADERS.items() if env.get(name)}
     secure = env.get("wsgi.url_scheme") == "https"
@@ -120,7 +120,7 @@ def _verify(head: Head, parsed: RequestSignature, holder: ValidKey, body: bytes)
 def _translate_refusals() -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except SignatureRejection as refusal:
         raise SqsError(refusal.code, refusal.code, refusal.message, refusal.status) from refusal
 
 

@@ -101,13 +101,13 @@ class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
         return self
 
 
-def send_message_batch(call: Call, given: SendMessageBatch) -> BatchResponse:
+def send_message_batch(call: Call, request: SendMessageBatch) -> BatchResponse:
     """Send the valid messages of a batch, in order and in one atomic change."""
-    queue, terms = _check_batch(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
+    queue, terms = _check_batch(call, request.queue_url, request.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
-        _check_ids(given.entries, terms)
+        _check_ids(request.entries, terms)
     answer = BatchResponse()
-    made = _make_each(answer, given.entries, partial(prepare_message, call, terms))
+    made = _make_each(answer, request.entries, partial(prepare_message, call, terms))
     messages = [message for message, _ in made.values()]
     size = sum([message.size for message in messages])
     if size > MAX_BATCH_BYTES:
@@ -124,13 +124,13 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchResponse:
             continue
         reason = f"One or more parameters cannot be validated. Reason: {TOO_LONG.format(sent.max_size)}"
         answer.fail(name, errors.invalid_parameter(reason))
-    return answer.sort_failed(given.entries)
+    return answer.sort_failed(request.entries)
 
 
-def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchResponse:
+def delete_message_batch(call: Call, request: DeleteMessageBatch) -> BatchResponse:
     """Delete messages. Each entry follows the rules of ``delete_message``."""
-    entries = given.entries
-    queue, terms = _check_batch(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
+    entries = request.entries
+    queue, terms = _check_batch(call, request.queue_url, entries, "DeleteMessageBatchRequestEntry")
     answer, handles = BatchResponse(), {}
     found = receipts.decode_handles(queue, [entry.receipt_handle for entry in entries])
     for entry, handle in zip(entries, found, strict=True):
@@ -148,18 +148,20 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchResponse
     )
 
 
-def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchResponse:
+def change_message_visibility_batch(call: Call, request: ChangeMessageVisibilityBatch) -> BatchResponse:
     """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
-    queue, terms = _check_batch(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
+    queue, terms = _check_batch(call, request.queue_url, request.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
     def refusal(outcome: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
         return find_visibility_error(terms, outcome, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchResponse()
     handles = _make_each(
-        answer, given.entries, lambda each: make_visibility_change(queue, each.receipt_handle, each.visibility_timeout)
+        answer,
+        request.entries,
+        lambda each: make_visibility_change(queue, each.receipt_handle, each.visibility_timeout),
     )
-    return _handle(call, queue, given.entries, handles, answer, refusal)
+    return _handle(call, queue, request.entries, handles, answer, refusal)
 
 
 def _handle(

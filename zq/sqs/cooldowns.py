@@ -17,7 +17,7 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 PURGED: Final = "sqs-purge"
-DELETED: Final = "sqs-deleted"
+DELETED_KIND: Final = "sqs-deleted"
 
 
 class Cooldowns:
@@ -47,11 +47,11 @@ class Cooldowns:
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between
-            self._documents.put(DocumentRef(ref.project, DELETED, ref.name), b"", now, expires=now + seconds)
+            self._documents.put(DocumentRef(ref.project, DELETED_KIND, ref.name), b"", now, expires=now + seconds)
         removed = self._queues.delete(ref)
         self._documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
         return removed
 
     def is_reserved(self, ref: QueueRef) -> bool:
         """Return whether the name is reserved because a queue with this name was deleted recently."""
-        return self._documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None
+        return self._documents.get(DocumentRef(ref.project, DELETED_KIND, ref.name), self._clock.now()) is not None

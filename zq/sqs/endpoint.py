@@ -23,7 +23,7 @@ from zq.sqs.message_attributes import MAX_TRACE
 from zq.sqs.messages import ReceiveRequest
 from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
 from zq.sqs.permissions import switch_account
-from zq.sqs.recognition import UNKNOWN, request_id
+from zq.sqs.recognition import UNKNOWN_OPERATION, request_id
 from zq.sqs.settings import SqsOptions
 
 # Read-only operations.
@@ -109,7 +109,7 @@ class Endpoint:
             raise errors.no_operation()
         if name not in OPERATIONS or (of_queue and name in SERVICE_OPERATIONS):
             raise errors.unknown_operation(name)
-        req.context.operation = f"{UNKNOWN}:{name}"
+        req.context.operation = f"{UNKNOWN_OPERATION}:{name}"
         if caller.actions is not None and name not in caller.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
         if self._options.auth == "none" and req.method == "GET" and name not in READ_ONLY_OPERATIONS:

@@ -14,7 +14,7 @@ from zq.http.context import Request
 from zq.sqs import errors
 from zq.sqs.errors import ACCESS_DENIED
 from zq.sqs.recognition import request_id
-from zq.sqs.sigv4 import Refusal
+from zq.sqs.sigv4 import SignatureRejection
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
@@ -34,7 +34,7 @@ def _handle(native: Callable[..., None], req: Request, resp: falcon.Response, er
 def _write_error(req: Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
     req.context.why = error.message
     if req.context.refusal is None:
-        if isinstance(error.__cause__, Refusal):
+        if isinstance(error.__cause__, SignatureRejection):
             req.context.refusal = zq_errors.NotAuthenticated()
         elif error.shape == ACCESS_DENIED:
             req.context.refusal = zq_errors.NotAuthorized()

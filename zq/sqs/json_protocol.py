@@ -51,13 +51,13 @@ def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]
         raise errors.malformed(str(error)) from error
 
 
-def write_result(_req: Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
+def write_result(_req: Request, resp: falcon.Response, _operation: str, answer: Answer, _request_id: str) -> None:
     resp.content_type = MEDIA
-    if isinstance(given, Struct):
-        resp.data = encode(given)
-    elif given is not None:
+    if isinstance(answer, Struct):
+        resp.data = encode(answer)
+    elif answer is not None:
         resp.data = encode(
-            {name: value for name, value in given.items() if value or value == 0 or name in NEVER_OMITTED}
+            {name: value for name, value in answer.items() if value or value == 0 or name in NEVER_OMITTED}
         )
 
 

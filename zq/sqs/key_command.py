@@ -32,27 +32,27 @@ def _add_verbs(
     return create, listing, *single
 
 
-def _create(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
-    terms: dict[str, Any] = {"actions": given.action, "plain": given.plain}
-    terms |= {} if given.days is None else {"days": given.days}
-    made = request(ask, "POST", f"{PATH}?{urlencode({'project': given.project})}", terms)
+def _create(args: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
+    terms: dict[str, Any] = {"actions": args.action, "plain": args.plain}
+    terms |= {} if args.days is None else {"days": args.days}
+    made = request(ask, "POST", f"{PATH}?{urlencode({'project': args.project})}", terms)
     yield f"{made['id']} {made['secret']}"
 
 
-def _list(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
-    for key in list_all(ask, PATH, "keys", given.project):
+def _list(args: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
+    for key in list_all(ask, PATH, "keys", args.project):
         actions = "everything" if key["actions"] is None else " ".join(key["actions"])
         state = "disabled" if key["disabled"] else "enabled"
         yield f"{key['id']} of {key['project']}: {actions}; {state}; until {key['expires'] or 'it is deleted'}"
 
 
-def _switch(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
-    request(ask, "PUT", f"{PATH}/{quote(given.id, safe='')}", {"disabled": given.verb == "disable"})
+def _switch(args: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
+    request(ask, "PUT", f"{PATH}/{quote(args.id, safe='')}", {"disabled": args.verb == "disable"})
     yield from ()
 
 
-def _delete(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
-    request(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
+def _delete(args: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
+    request(ask, "DELETE", f"{PATH}/{quote(args.id, safe='')}")
     yield from ()
 
 

@@ -125,10 +125,10 @@ class SqsKeyItem(_Keys):
         resp.status = falcon.HTTP_204
 
 
-def _check_actions(given: list[str] | None) -> list[str] | None:
-    if given is not None and (not given or not OPERATIONS.keys() >= set(given)):
+def _check_actions(actions: list[str] | None) -> list[str] | None:
+    if actions is not None and (not actions or not OPERATIONS.keys() >= set(actions)):
         raise Invalid("actions must be null, for all operations, or a list of at least one, such as SendMessage.")
-    return given
+    return actions
 
 
 def _format_key(key: SqsKey) -> KeyAnswer:

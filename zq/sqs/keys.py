@@ -34,7 +34,7 @@ from zq.model import Page, Seconds
 from zq.model.documents import DocumentRef
 from zq.model.quotas import PROJECT
 from zq.sqs.settings import KEY_FILE
-from zq.sqs.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
+from zq.sqs.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, SignatureRejection
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
@@ -259,8 +259,8 @@ class SqsKeyLookup:
     def find(self, id: str, peer: str) -> ValidKey:
         """Return the valid key with this id.
 
-        Raises ``Refusal`` if there is no valid key; this counts as a failure of the client address ``peer``. Raises
-        ``TooManyRequests`` if ``peer`` has too many failures.
+        Raises ``SignatureRejection`` if there is no valid key; this counts as a failure of the client address ``peer``.
+        Raises ``TooManyRequests`` if ``peer`` has too many failures.
         """
         if self._known.peek(id, NOT_CACHED) is NOT_CACHED and id not in self._valid:
             self.failures.check(peer)
@@ -269,7 +269,7 @@ class SqsKeyLookup:
             with self._lock:
                 self._valid.pop(id, None)
             self.failures.count(peer)
-            raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
+            raise SignatureRejection(UNKNOWN_KEY, NO_SUCH_KEY)
         if id not in self._valid:
             with self._lock:
                 self._valid[id] = None

@@ -143,10 +143,10 @@ class ReceiveRequest(Struct, frozen=True):
     answer: Callable[[PollResult[ClaimReply]], ReceiveResponse]
 
 
-def send_message(call: Call, given: SendMessage) -> SentMessage:
+def send_message(call: Call, request: SendMessage) -> SentMessage:
     """Send a message and return its id, checksums and sequence number."""
-    queue, terms = find_queue(call, given.queue_url)
-    outgoing, receipt = prepare_message(call, terms, given)
+    queue, terms = find_queue(call, request.queue_url)
+    outgoing, receipt = prepare_message(call, terms, request)
     sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
@@ -156,25 +156,30 @@ def send_message(call: Call, given: SendMessage) -> SentMessage:
     return receipt
 
 
-def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
+def receive_message(call: Call, request: ReceiveMessage) -> ReceiveRequest:
     """Validate the request and return it without claiming any message."""
-    queue, terms = find_queue(call, given.queue_url)
-    wait, attempt = terms.wait, given.receive_request_attempt_id
-    if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
+    queue, terms = find_queue(call, request.queue_url)
+    wait, attempt = terms.wait, request.receive_request_attempt_id
+    if not 1 <= request.max_number_of_messages <= MAX_MESSAGES:
         reason = f"Must be between 1 and {MAX_MESSAGES}, if provided."
-        raise errors.invalid_value(given.max_number_of_messages, "MaxNumberOfMessages", reason)
-    if given.wait_time_seconds is not None:
-        wait = check_bounds(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
-    if given.visibility_timeout is not None:
-        check_bounds(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
+        raise errors.invalid_value(request.max_number_of_messages, "MaxNumberOfMessages", reason)
+    if request.wait_time_seconds is not None:
+        wait = check_bounds(request.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
+    if request.visibility_timeout is not None:
+        check_bounds(request.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
     if attempt and not terms.fifo:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", WRONG_QUEUE_TYPE)
     if attempt and not GROUP.fullmatch(attempt):
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
-    system = _select_system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
+    system = _select_system_names(request.message_system_attribute_names or request.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
     ask = partial(
-        call.use_cases.messaging.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt
+        call.use_cases.messaging.receive,
+        queue,
+        request.max_number_of_messages,
+        request.visibility_timeout,
+        who,
+        attempt,
     )
     wait = min(wait, call.use_cases.max_wait)
 
@@ -186,30 +191,30 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
         if (span := call.request.context.span) is not None:
             span.link(claim.messages)
         shown = _format_messages(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
-        if system or given.message_attribute_names:
+        if system or request.message_attribute_names:
             for message, entry in zip(claim.messages, shown, strict=True):
-                _add_attributes(entry, call, message, system, given.message_attribute_names)
+                _add_attributes(entry, call, message, system, request.message_attribute_names)
         return ReceiveResponse(shown)
 
     return ReceiveRequest(queue, wait, ask, received)
 
 
-def delete_message(call: Call, given: DeleteMessage) -> None:
+def delete_message(call: Call, request: DeleteMessage) -> None:
     """Delete a received message.
 
     Do nothing if the message is missing, or if another consumer has received the message in the meantime. In a FIFO
     queue, raises ``SqsError`` if the message's visibility timeout has expired.
     """
-    queue, terms = find_queue(call, given.queue_url)
-    [outcome] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
-    if refusal := find_expiry_error(terms, outcome, given.receipt_handle):
+    queue, terms = find_queue(call, request.queue_url)
+    [outcome] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, request.receipt_handle)])
+    if refusal := find_expiry_error(terms, outcome, request.receipt_handle):
         raise refusal
 
 
-def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
+def change_message_visibility(call: Call, request: ChangeMessageVisibility) -> None:
     """Restart a message's visibility timeout. Raises ``SqsError`` if another consumer has received the message."""
-    queue, terms = find_queue(call, given.queue_url)
-    handle, seconds = given.receipt_handle, given.visibility_timeout
+    queue, terms = find_queue(call, request.queue_url)
+    handle, seconds = request.receipt_handle, request.visibility_timeout
     [outcome] = call.use_cases.messaging.handle(queue, [make_visibility_change(queue, handle, seconds)])
     if refusal := find_visibility_error(terms, outcome, handle, seconds):
         raise refusal

@@ -213,8 +213,10 @@ class Messaging:
         - The queue is a FIFO queue, and the message's visibility timeout has expired.
         """
         rules = self._rules_cache.recent(queue)
-        late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
-        handled = self._storage.claims.handle(queue, handles, self._clock.now(), late=late, history=history)
+        accepts_expired, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
+        handled = self._storage.claims.handle(
+            queue, handles, self._clock.now(), accepts_expired=accepts_expired, history=history
+        )
         if HandleOutcome.GONE in handled:
             self._read_rules(queue)
         deleted = [1 for handle, became in zip(handles, handled, strict=True) if became is DONE and handle.hold is None]

@@ -13,8 +13,8 @@ from zq.sqs import batches, errors, messages, permissions, queues, tasks
 from zq.sqs.call import Call, Params, QueueParams
 
 # msgspec error messages for a missing member of a list entry, and for a member of the wrong type.
-MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
-WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
+MISSING_MEMBER: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
+WRONG_TYPE: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
 
 Answer = Mapping[str, Any] | Struct | None
 
@@ -25,14 +25,14 @@ class Operation(Struct, frozen=True):
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
-    def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
+    def __call__(self, call: Call, parameters: Mapping[str, Any], params: Params | None) -> Answer:
         """Execute the operation."""
-        return self.run(call, read(self.params, given) if params is None else params)
+        return self.run(call, read(self.params, parameters) if params is None else params)
 
 
-def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
+def read(kind: type[Params], params: Mapping[str, Any]) -> Params:
     """Decode the parameters of an operation. Raises ``SqsError`` for a missing parameter or a wrong type."""
-    members = {name: value for name, value in given.items() if value is not None}
+    members = {name: value for name, value in params.items() if value is not None}
     for name in _get_required_names(kind):
         if members.get(name, "") == "":
             raise errors.missing_parameter(name)
@@ -48,9 +48,9 @@ def _get_required_names(kind: type[Params]) -> tuple[str, ...]:
 
 
 def _translate_error(sentence: str) -> errors.SqsError:
-    if found := MISSING.fullmatch(sentence):
+    if found := MISSING_MEMBER.fullmatch(sentence):
         return errors.missing_parameter(f"{_to_dotted(found[2])}.{found[1]}")
-    found = WRONG.fullmatch(sentence)
+    found = WRONG_TYPE.fullmatch(sentence)
     return errors.malformed(f"{found[1]} at {_to_dotted(found[2] or '')}." if found else "A parameter is malformed.")
 
 

@@ -41,14 +41,14 @@ MAX_ACTIONS: Final = 7
 VERSION: Final = "2008-10-17"
 
 
-def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
+def switch_account(call: Call, operation: str, params: Mapping[str, Any]) -> Call:
     """Return a call on behalf of the account that owns the queue.
 
     If the caller belongs to this account, return ``call`` unchanged. Raises ``SqsError`` if the account does not exist
     or the queue's policy does not allow the operation. Raises ``ProjectInactive`` if the owner's project is suspended
     or read-only.
     """
-    account, name = _queue_parts(call, operation, given)
+    account, name = _queue_parts(call, operation, params)
     if not account or account == call.account:
         return call
     project, action = call.use_cases.accounts.find_project(account), operation.removesuffix("Batch")
@@ -63,11 +63,11 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
     return structs.replace(call, project=project, account=account)
 
 
-def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
+def _queue_parts(call: Call, operation: str, params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the account id and the queue name in the parameters. If a value is missing, return "" for this value."""
     if operation == "GetQueueUrl":
-        return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
-    return names.parse_url(call.project, str(given.get("QueueUrl") or ""))[:2]
+        return str(params.get("QueueOwnerAWSAccountId") or ""), str(params.get("QueueName") or "")
+    return names.parse_url(call.project, str(params.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
@@ -155,57 +155,57 @@ class RemovePermission(QueueParams, frozen=True):
     label: RequiredText
 
 
-def add_permission(call: Call, given: AddPermission) -> None:
+def add_permission(call: Call, request: AddPermission) -> None:
     """Add a statement to the queue's policy that allows the given accounts to perform the given actions."""
-    queue = names.get_queue(call, given.queue_url)
-    _check(given)
+    queue = names.get_queue(call, request.queue_url)
+    _check(request)
     arn = names.queue_arn(call, queue.ref.name)
     statement = {
-        "Sid": given.label,
+        "Sid": request.label,
         "Effect": "Allow",
-        "Principal": {"AWS": _one_or_all(f"arn:aws:iam::{account}:root" for account in given.accounts)},
-        "Action": _one_or_all(f"SQS:{action}" for action in given.actions),
+        "Principal": {"AWS": _one_or_all(f"arn:aws:iam::{account}:root" for account in request.accounts)},
+        "Action": _one_or_all(f"SQS:{action}" for action in request.actions),
         "Resource": arn,
     }
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
         statements = _as_list(policy)
-        if any(isinstance(each, dict) and each.get("Sid") == given.label for each in statements):
-            raise errors.invalid_value(given.label, "Label", "Already exists.")
+        if any(isinstance(each, dict) and each.get("Sid") == request.label for each in statements):
+            raise errors.invalid_value(request.label, "Label", "Already exists.")
         empty = {"Version": VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
         return {**(policy or empty), "Statement": [*statements, statement]}
 
     _change(call, queue, edit)
 
 
-def remove_permission(call: Call, given: RemovePermission) -> None:
+def remove_permission(call: Call, request: RemovePermission) -> None:
     """Remove the statement with the given label from the queue's policy. If no statement is left, remove the policy."""
-    queue = names.get_queue(call, given.queue_url)
+    queue = names.get_queue(call, request.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
         statements = _as_list(policy)
-        left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == given.label)]
+        left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == request.label)]
         if len(left) == len(statements):
-            raise errors.invalid_value(given.label, "Label", "can't find label on existing policy.")
+            raise errors.invalid_value(request.label, "Label", "can't find label on existing policy.")
         return {**policy, "Statement": left} if left else {}
 
     _change(call, queue, edit)
 
 
-def _check(given: AddPermission) -> None:
-    if LABEL.fullmatch(given.label) is None:
+def _check(request: AddPermission) -> None:
+    if LABEL.fullmatch(request.label) is None:
         reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
-        raise errors.invalid_value(given.label[: names.MAX_SHOWN], "Label", reason)
-    if not given.actions:
+        raise errors.invalid_value(request.label[: names.MAX_SHOWN], "Label", reason)
+    if not request.actions:
         raise errors.missing_parameter("Actions")
-    if len(given.actions) > MAX_ACTIONS:
-        raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
-    for action in given.actions:
+    if len(request.actions) > MAX_ACTIONS:
+        raise errors.over_limit(f"{len(request.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
+    for action in request.actions:
         if action not in GRANTABLE_OPERATIONS and action != "*":
             reason = "Only the queue owner is allowed to invoke this action."
             raise errors.invalid_value(f"SQS:{action[: names.MAX_SHOWN]}", "ActionName", reason)
-    if not given.accounts or not all(map(ACCOUNT.fullmatch, given.accounts)):
-        value = str(given.accounts)[: names.MAX_SHOWN]
+    if not request.accounts or not all(map(ACCOUNT.fullmatch, request.accounts)):
+        value = str(request.accounts)[: names.MAX_SHOWN]
         raise errors.invalid_value(value, "PrincipalId", "Unable to verify.")
 
 

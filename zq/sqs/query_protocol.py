@@ -137,9 +137,9 @@ def _elements(node: Any) -> list[Any]:
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def write_result(req: Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
+def write_result(req: Request, resp: falcon.Response, operation: str, answer: Answer, request_id: str) -> None:
     """Write the result of an operation to the response as XML or JSON."""
-    members = to_builtins(given)
+    members = to_builtins(answer)
     if _prefers_json(req):
         result = {} if members is None else {f"{operation}Result": _json_members(members)}
         _send_json(resp, {f"{operation}Response": {**result, "ResponseMetadata": {"RequestId": request_id}}})

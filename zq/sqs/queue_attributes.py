@@ -272,17 +272,19 @@ def format_attributes(call: Call, name: str, metadata: Metadata) -> dict[str, st
     return {name: text for name, text in texts.items() if text}
 
 
-def find_difference(there: Mapping[str, str], given: Mapping[str, str]) -> str:
+def find_difference(existing: Mapping[str, str], requested: Mapping[str, str]) -> str:
     """Return the name of the first attribute whose given value differs from the existing value, or "" if all match."""
-    return next((name for name, value in given.items() if not _are_equal(there.get(name, ""), value)), "")
+    return next((name for name, value in requested.items() if not _are_equal(existing.get(name, ""), value)), "")
 
 
-def _are_equal(there: str, given: str) -> bool:
-    if there == given or (_DIGITS.fullmatch(given) and _DIGITS.fullmatch(there) and int(given) == int(there)):
+def _are_equal(existing: str, requested: str) -> bool:
+    if existing == requested or (
+        _DIGITS.fullmatch(requested) and _DIGITS.fullmatch(existing) and int(requested) == int(existing)
+    ):
         return True
-    if parse_boolean(there) is not None:
-        return parse_boolean(there) == parse_boolean(given)
-    policies = _json_object(there), _json_object(given)
+    if parse_boolean(existing) is not None:
+        return parse_boolean(existing) == parse_boolean(requested)
+    policies = _json_object(existing), _json_object(requested)
     return None not in policies and _as_texts(policies[0]) == _as_texts(policies[1])
 
 

@@ -39,15 +39,15 @@ class CreateQueue(Params, frozen=True):
     tags: dict[str, str] = field(default_factory=dict, name="tags")
 
 
-def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
+def create_queue(call: Call, request: CreateQueue) -> dict[str, Any]:
     """Create a queue, and return its URL. Raises ``SqsError`` if the queue exists with different attributes."""
-    if given.queue_name is None:
+    if request.queue_name is None:
         raise errors.missing_parameter("QueueName")
-    ref, attributes = QueueRef(call.project, given.queue_name), dict(given.attributes)
+    ref, attributes = QueueRef(call.project, request.queue_name), dict(request.attributes)
     fifo = _check_name(ref.name, attributes.get(queue_attributes.FIFO))
     settable = {name: value for name, value in attributes.items() if name != queue_attributes.FIFO}
     queue_attributes.check_names(settable, fifo)
-    _check_tags(given.tags, ref.name)
+    _check_tags(request.tags, ref.name)
     queues = call.use_cases.queues
     while (queue := call.use_cases.find(ref)) is None:
         if call.options.name_rest and call.use_cases.cooldowns.is_reserved(ref):
@@ -58,7 +58,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
         if fifo:
             metadata = with_attributes(metadata | {GROUPED: Grouping.ORDERED}, fifo=True)
         metadata = queue_attributes.edit_metadata(call, ref, metadata, settable)
-        metadata = with_attributes(metadata, created=now, modified=now, tags=given.tags)
+        metadata = with_attributes(metadata, created=now, modified=now, tags=request.tags)
         if queues.create(ref, wire.encode(metadata)):
             return {"QueueUrl": names.queue_url(call, ref.name)}
     if differs := queue_attributes.find_difference(_format_attributes(call, queue), attributes):
@@ -85,10 +85,10 @@ class GetQueueUrl(Params, frozen=True):
     queue_owner: str = field(default="", name="QueueOwnerAWSAccountId")
 
 
-def get_queue_url(call: Call, given: GetQueueUrl) -> dict[str, Any]:
+def get_queue_url(call: Call, request: GetQueueUrl) -> dict[str, Any]:
     """Return the URL of an existing queue."""
-    owner = given.queue_owner or call.account
-    queue = names.get_queue(call, f"{owner}/{given.queue_name}")
+    owner = request.queue_owner or call.account
+    queue = names.get_queue(call, f"{owner}/{request.queue_name}")
     return {"QueueUrl": names.queue_url(call, queue.ref.name)}
 
 
@@ -98,14 +98,14 @@ class ListQueues(Params, frozen=True):
     next_token: str = ""
 
 
-def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
+def list_queues(call: Call, request: ListQueues) -> dict[str, Any]:
     """Return a page of queue URLs, optionally only of queues whose names begin with a prefix."""
-    after, size = _parse_page(given.max_results, given.next_token)
-    prefix = given.queue_name_prefix
+    after, size = _parse_page(request.max_results, request.next_token)
+    prefix = request.queue_name_prefix
     found: Iterable[Queue] = ()
     if not prefix or LONG_QUEUE_NAME.fullmatch(prefix):
         found = call.use_cases.queues.named(call.project, after, prefix)
-    return _make_page(call, "QueueUrls", found, size, given.max_results)
+    return _make_page(call, "QueueUrls", found, size, request.max_results)
 
 
 class ListDeadLetterSourceQueues(QueueParams, frozen=True):
@@ -113,12 +113,12 @@ class ListDeadLetterSourceQueues(QueueParams, frozen=True):
     next_token: str = ""
 
 
-def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
+def list_dead_letter_source_queues(call: Call, request: ListDeadLetterSourceQueues) -> dict[str, Any]:
     """Return a page of URLs of the queues that use the given queue as their dead-letter queue."""
-    target = names.get_queue(call, given.queue_url).ref.name
-    after, size = _parse_page(given.max_results, given.next_token)
+    target = names.get_queue(call, request.queue_url).ref.name
+    after, size = _parse_page(request.max_results, request.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
-    return _make_page(call, "queueUrls", found, size, given.max_results)
+    return _make_page(call, "queueUrls", found, size, request.max_results)
 
 
 def has_target(queue: Queue, target: str) -> bool:
@@ -139,27 +139,27 @@ def _parse_page(max_results: int | None, token: str) -> tuple[str, int]:
     return after, size
 
 
-def _make_page(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
+def _make_page(call: Call, member: str, found: Iterable[Queue], size: int, max_results: int | None) -> dict[str, Any]:
     """Return a page of at most ``size`` queue URLs."""
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
-    if asked is not None and len(listed) > size:
+    if max_results is not None and len(listed) > size:
         answer["NextToken"] = urlsafe_b64encode(listed[size - 1].encode()).decode().rstrip("=")
     return answer
 
 
-def delete_queue(call: Call, given: QueueParams) -> None:
+def delete_queue(call: Call, request: QueueParams) -> None:
     """Delete the queue and its messages, and reserve its name for ``[sqs] name_rest`` seconds."""
-    ref = names.get_queue(call, given.queue_url).ref
+    ref = names.get_queue(call, request.queue_url).ref
     call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
-def purge_queue(call: Call, given: QueueParams) -> None:
+def purge_queue(call: Call, request: QueueParams) -> None:
     """Delete all messages of the queue.
 
     Raises ``SqsError`` if the last purge was less than ``purge_interval`` seconds ago.
     """
-    queue = names.get_queue(call, given.queue_url)
+    queue = names.get_queue(call, request.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
@@ -175,11 +175,11 @@ class GetQueueAttributes(QueueParams, frozen=True):
     attribute_names: list[str] = []
 
 
-def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
+def get_queue_attributes(call: Call, request: GetQueueAttributes) -> dict[str, Any]:
     """Return the requested attributes that have a value."""
-    queue = names.get_queue(call, given.queue_url)
-    wanted = set(given.attribute_names)
-    for name in given.attribute_names:
+    queue = names.get_queue(call, request.queue_url)
+    wanted = set(request.attribute_names)
+    for name in request.attribute_names:
         if name not in queue_attributes.REQUESTABLE:
             raise errors.unknown_attribute(name)
     if not wanted:
@@ -202,9 +202,9 @@ class SetQueueAttributes(QueueParams, frozen=True):
     attributes: dict[str, str]
 
 
-def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
+def set_queue_attributes(call: Call, request: SetQueueAttributes) -> None:
     """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true`` and ignores it."""
-    queue, attributes = names.get_queue(call, given.queue_url), dict(given.attributes)
+    queue, attributes = names.get_queue(call, request.queue_url), dict(request.attributes)
     ref, fifo = queue.ref, read_attributes(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
     if kind is not None and not queue_attributes.parse_boolean(kind):
@@ -222,29 +222,29 @@ class TagQueue(QueueParams, frozen=True):
     tags: dict[str, str]
 
 
-def tag_queue(call: Call, given: TagQueue) -> None:
+def tag_queue(call: Call, request: TagQueue) -> None:
     """Add the given tags to the queue. If the queue has a tag with the same key, replace its value."""
-    ref = names.get_queue(call, given.queue_url).ref
-    if not given.tags:
+    ref = names.get_queue(call, request.queue_url).ref
+    if not request.tags:
         raise errors.missing_parameter("Tags")
-    _change_tags(call, ref, lambda tags: {**tags, **given.tags})
+    _change_tags(call, ref, lambda tags: {**tags, **request.tags})
 
 
 class UntagQueue(QueueParams, frozen=True):
     tag_keys: list[str]
 
 
-def untag_queue(call: Call, given: UntagQueue) -> None:
+def untag_queue(call: Call, request: UntagQueue) -> None:
     """Remove the given tags from the queue. Missing tags are ignored."""
-    ref = names.get_queue(call, given.queue_url).ref
-    if not given.tag_keys:
+    ref = names.get_queue(call, request.queue_url).ref
+    if not request.tag_keys:
         raise errors.invalid_parameter(TAG_KEYS)
-    _change_tags(call, ref, lambda tags: {key: value for key, value in tags.items() if key not in given.tag_keys})
+    _change_tags(call, ref, lambda tags: {key: value for key, value in tags.items() if key not in request.tag_keys})
 
 
-def list_queue_tags(call: Call, given: QueueParams) -> dict[str, Any]:
+def list_queue_tags(call: Call, request: QueueParams) -> dict[str, Any]:
     """Return all tags of the queue."""
-    return {"Tags": read_attributes(names.get_queue(call, given.queue_url).metadata).tags}
+    return {"Tags": read_attributes(names.get_queue(call, request.queue_url).metadata).tags}
 
 
 def _change_tags(call: Call, ref: QueueRef, edit: Callable[[Mapping[str, str]], dict[str, str]]) -> None:

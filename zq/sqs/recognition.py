@@ -18,7 +18,7 @@ HAS_ACTION: Final = re.compile(r"(?:^|&)Action=")
 # The internal route of the resource. Client requests for this path get 404.
 ROUTE: Final = "/sqs"
 # Operation name in metrics for requests without a valid operation.
-UNKNOWN: Final = "sqs"
+UNKNOWN_OPERATION: Final = "sqs"
 
 
 def is_sqs(env: Mapping[str, Any]) -> bool:
@@ -37,7 +37,7 @@ class Recognition:
         if not is_sqs(req.env):
             return
         req.context.sqs = json_protocol if json_protocol.matches(req.env) else query_protocol
-        req.context.operation, req.context.links_change = UNKNOWN, True
+        req.context.operation, req.context.links_change = UNKNOWN_OPERATION, True
         resp.put_headers({"x-amzn-requestid": request_id(req)})
         req.path = ROUTE
 

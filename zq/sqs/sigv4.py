@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of AWS Signature Version 4, as pure functions.
 
-``check_time`` and ``check_headers`` need no body; ``check_signature`` does. Each function raises ``Refusal``.
+``check_time`` and ``check_headers`` need no body; ``check_signature`` does. Each function raises
+``SignatureRejection``.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ _SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
-class Refusal(Exception):
+class SignatureRejection(Exception):
     """An error that rejects a request because its signature or access key is not valid.
 
     The error has an AWS error code, a message and an HTTP status.
@@ -100,33 +101,36 @@ class RequestSignature(Struct, frozen=True):
 
 
 def read(head: Head) -> RequestSignature:
-    """Parse the signature in a request head. Raises ``Refusal`` if it is incomplete or made for another service."""
+    """Parse the signature in a request head.
+
+    Raises ``SignatureRejection`` if the signature is incomplete or made for another service.
+    """
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
-        raise Refusal(NOT_SIGNED, NO_SIGNATURE)
+        raise SignatureRejection(NOT_SIGNED, NO_SIGNATURE)
     if header is not None and "Algorithm" in parameters:
         raise _incomplete("Sign the request in the header Authorization or in the query string, not in both.")
     parsed = _parse_query(parameters) if header is None else _parse_header(header, head.headers)
     if parsed.service != SERVICE or parsed.terminator != TERMINATOR:
-        raise Refusal(MISMATCH, f"Credential should be scoped to {SERVICE} and end with '{TERMINATOR}'.")
+        raise SignatureRejection(MISMATCH, f"Credential should be scoped to {SERVICE} and end with '{TERMINATOR}'.")
     if parsed.date != parsed.timestamp[:8]:
         stated = f"'{parsed.date}' != '{parsed.timestamp[:8]}', from '{parsed.timestamp}'."
-        raise Refusal(
+        raise SignatureRejection(
             MISMATCH, f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date: {stated}"
         )
     return parsed
 
 
 def check_time(parsed: RequestSignature, now: float) -> None:
-    """Check that the signature has not expired and is not in the future. Raises ``Refusal``."""
+    """Check that the signature has not expired and is not in the future. Raises ``SignatureRejection``."""
     life = MAX_SKEW if parsed.expires is None else parsed.expires
     if now > parsed.seconds + life:
         since = f"{_format_time(now - life)} ({_format_time(now)} - {_format_minutes(life)}.)"
-        raise Refusal(MISMATCH, f"Signature expired: {parsed.timestamp} is now earlier than {since}")
+        raise SignatureRejection(MISMATCH, f"Signature expired: {parsed.timestamp} is now earlier than {since}")
     if now < parsed.seconds - MAX_SKEW:
         until = f"{_format_time(now + MAX_SKEW)} ({_format_time(now)} + {_format_minutes(MAX_SKEW)}.)"
-        raise Refusal(MISMATCH, f"Signature not yet current: {parsed.timestamp} is still later than {until}")
+        raise SignatureRejection(MISMATCH, f"Signature not yet current: {parsed.timestamp} is still later than {until}")
 
 
 def check_headers(parsed: RequestSignature, head: Head) -> None:
@@ -134,26 +138,26 @@ def check_headers(parsed: RequestSignature, head: Head) -> None:
     signed = set(parsed.signed)
     missing = sorted(({"host"} | {name for name in head.headers if name.startswith("x-amz-")}) - signed)
     if missing:
-        raise Refusal(MISMATCH, f"These headers must be signed: {', '.join(missing)}.")
+        raise SignatureRejection(MISMATCH, f"These headers must be signed: {', '.join(missing)}.")
     absent = sorted(signed - head.headers.keys())
     if absent:
-        raise Refusal(MISMATCH, f"These signed headers are missing: {', '.join(absent)}.")
+        raise SignatureRejection(MISMATCH, f"These signed headers are missing: {', '.join(absent)}.")
 
 
 def check_signature(parsed: RequestSignature, head: Head, secret: str, body_hash: str) -> None:
-    """Verify the signature. ``body_hash`` is the hexadecimal SHA-256 of the raw body. Raises ``Refusal``."""
+    """Verify the signature. ``body_hash`` is the hexadecimal SHA-256 of the raw body. Raises ``SignatureRejection``."""
     stated = head.headers.get("x-amz-content-sha256", body_hash)
     fits = hmac.compare_digest(stated.encode(), body_hash.encode()) or (stated == UNSIGNED and head.secure)
     text = string_to_sign(parsed, canonical_request(parsed, head, stated))
     right = hmac.new(signing_key(secret, parsed.date, parsed.region), text, hashlib.sha256).hexdigest()
     if not (hmac.compare_digest(right, parsed.signature) and fits):
-        raise Refusal(MISMATCH, WRONG_SIGNATURE)
+        raise SignatureRejection(MISMATCH, WRONG_SIGNATURE)
 
 
 def reject_session(head: Head) -> None:
-    """Reject temporary credentials, which are not supported. Raises ``Refusal``."""
+    """Reject temporary credentials, which are not supported. Raises ``SignatureRejection``."""
     if "x-amz-security-token" in head.headers or "Security-Token" in _parameters(head.query):
-        raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
+        raise SignatureRejection(UNKNOWN_KEY, NO_SUCH_KEY)
 
 
 def canonical_request(parsed: RequestSignature, head: Head, body_hash: str) -> bytes:
@@ -176,8 +180,8 @@ def signing_key(secret: str, date: str, region: str) -> bytes:
     return key
 
 
-def _incomplete(message: str) -> Refusal:
-    return Refusal(INCOMPLETE_SIGNATURE, message, 400)
+def _incomplete(message: str) -> SignatureRejection:
+    return SignatureRejection(INCOMPLETE_SIGNATURE, message, 400)
 
 
 def _parameters(query: str) -> dict[str, str]:

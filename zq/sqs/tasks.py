@@ -28,7 +28,7 @@ NO_TASK: Final = "Task does not exist."
 NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
-class Handle(Struct, frozen=True, rename="camel"):
+class TaskHandle(Struct, frozen=True, rename="camel"):
     """A decoded task handle."""
 
     task_id: str
@@ -50,20 +50,20 @@ class CancelMessageMoveTask(Params, frozen=True):
     task_handle: str
 
 
-_handle: Final = msgspec.json.Decoder(Handle).decode
+_handle: Final = msgspec.json.Decoder(TaskHandle).decode
 
 
-def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
+def start_message_move_task(call: Call, request: StartMessageMoveTask) -> dict[str, Any]:
     """Start a task that moves the messages of a dead-letter queue, and return its handle."""
-    source = _find_source(call, given.source_arn)
+    source = _find_source(call, request.source_arn)
     if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
     destination = ""
-    if given.destination_arn:
-        destination = _find_existing(call, "DestinationArn", given.destination_arn).ref.name
+    if request.destination_arn:
+        destination = _find_existing(call, "DestinationArn", request.destination_arn).ref.name
         if destination == source.name:
-            raise errors.invalid_value(given.destination_arn, "DestinationArn", "Must not be the source queue.")
-    rate = given.max_number_of_messages_per_second
+            raise errors.invalid_value(request.destination_arn, "DestinationArn", "Must not be the source queue.")
+    rate = request.max_number_of_messages_per_second
     if rate is not None and not 1 <= rate <= MAX_RATE:
         reason = f"Must be between 1 and {MAX_RATE}, if provided."
         raise errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
@@ -75,19 +75,19 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
     return {"TaskHandle": _encode_handle(call, task)}
 
 
-def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
+def list_message_move_tasks(call: Call, request: ListMessageMoveTasks) -> dict[str, Any]:
     """Return the move tasks of a queue, latest first."""
-    source = _find_source(call, given.source_arn)
-    size = 1 if given.max_results is None else given.max_results
+    source = _find_source(call, request.source_arn)
+    size = 1 if request.max_results is None else request.max_results
     if not 1 <= size <= MAX_TASKS:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_TASKS}, if provided.")
     return {"Results": [_format_task(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
 
 
-def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
+def cancel_message_move_task(call: Call, request: CancelMessageMoveTask) -> dict[str, Any]:
     """Cancel a task and return the number of messages that it has moved. These messages are not moved back."""
     try:
-        handle = _handle(b64decode(given.task_handle, validate=True))
+        handle = _handle(b64decode(request.task_handle, validate=True))
     except (binascii.Error, ValueError):
         raise errors.invalid_parameter(NO_HANDLE) from None
     source = _find_source(call, handle.source_arn)
@@ -113,7 +113,7 @@ def _find_existing(call: Call, parameter: str, arn: str) -> Queue:
 
 
 def _encode_handle(call: Call, task: MoveTask) -> str:
-    handle = Handle(task.id, names.queue_arn(call, task.source))
+    handle = TaskHandle(task.id, names.queue_arn(call, task.source))
     return b64encode(msgspec.json.encode(handle)).decode()
 
 

@@ -52,7 +52,7 @@ from zq.model import (
     Position,
     Queue,
     QueueRef,
-    Ready,
+    ReadyMessages,
     Seconds,
     Settlement,
     SettleResult,
@@ -106,7 +106,7 @@ class QueueController(Protocol):
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Return the counts of unexpired messages, and the oldest and newest message (None in an empty queue)."""
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         """Return the number of ready messages, and the time when the next delayed or claimed message becomes ready.
 
         The number is counted up to ``max_count``. The time is None if no message is delayed or claimed. It is a hint,
@@ -272,7 +272,12 @@ class ClaimController(Protocol):
         """
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
@@ -281,8 +286,8 @@ class ClaimController(Protocol):
         keeps its claim, its claim count and its own expiry. When the claim expires, the message becomes available after
         its back-off.
 
-        Unless the outcome is ``DONE``, the message is unchanged. If ``late`` is true, the handle of a lapsed claim is
-        accepted, unless the message has been claimed since.
+        Unless the outcome is ``DONE``, the message is unchanged. If ``accepts_expired`` is true, the handle of a lapsed
+        claim is accepted, unless the message has been claimed since.
         """
 
 

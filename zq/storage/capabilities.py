@@ -42,10 +42,10 @@ def check_stage(commit: Commit, stage: str, count: int) -> None:
 
 
 def check_size(committed: CommitResult, bounds: Bounds) -> None:
-    """Raise ``CommitTooLarge`` if more than ``bounds.most`` messages were published and deleted in total."""
+    """Raise ``CommitTooLarge`` if more than ``bounds.max_messages`` messages were published and deleted in total."""
     count = committed.published + committed.deleted
-    if count > bounds.most:
-        raise CommitTooLarge.of(count, bounds.most)
+    if count > bounds.max_messages:
+        raise CommitTooLarge.of(count, bounds.max_messages)
 
 
 @runtime_checkable
@@ -118,7 +118,7 @@ class ParcelController(Protocol):
 
 
 @runtime_checkable
-class Migratable(Protocol):
+class MigratableStorage(Protocol):
     """A storage whose projects can be moved to another store."""
 
     @property
@@ -126,7 +126,7 @@ class Migratable(Protocol):
 
 
 @runtime_checkable
-class Levelled(Protocol):
+class LevelledStorage(Protocol):
     """A ``Storage`` whose store records its level, which determines the versions of zq that can use the store.
 
     Opening the store checks the level; see ``zq.model.levels``.
@@ -237,7 +237,7 @@ class TransactionController(Protocol):
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
         Stages in ``commit.beside`` are published too. If one of these stages does not exist, it is ignored. Messages
-        in these stages are not included in the counts of the result or in the limit ``bounds.most``.
+        in these stages are not included in the counts of the result or in the limit ``bounds.max_messages``.
 
         A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
         recorded: ``open`` is true in the result, and ``continue_commit`` completes the commit. Until then:
@@ -256,7 +256,7 @@ class TransactionController(Protocol):
             StageNotFound: A stage to publish does not exist.
             StageDiffers: The message count of a stage is not the count that the commit expects.
             ClaimLapsed: A claim has expired or holds no messages.
-            CommitTooLarge: The commit has more than ``bounds.most`` messages.
+            CommitTooLarge: The commit has more than ``bounds.max_messages`` messages.
             CommitRunning: The result of another commit of the producer is not known yet, or another commit uses one of
                 the stages. The caller can retry.
         """

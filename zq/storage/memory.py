@@ -71,9 +71,9 @@ class MemoryStore(Store, Housekeeping):
             lower, upper = (lower, last) if backwards else (last + b"\0", upper)
             size = min(MAX_SCAN, 4 * size)
 
-    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
+    def write(self, writes: Sequence[Write], removed_ranges: Sequence[Range] = ()) -> None:
         with self._lock:
-            for family, lower, upper in gone:
+            for family, lower, upper in removed_ranges:
                 for key in list(self._families[family].irange(lower, upper, (True, False))):
                     self._put(family, key, None)
             for family, key, value in writes:

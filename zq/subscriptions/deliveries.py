@@ -17,7 +17,7 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription
 from zq.subscriptions.notices import decode_notice, decrypt_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
-from zq.wire.answers import Redriven
+from zq.wire.answers import RedriveResult
 
 # Maximum number of deliveries that a redrive moves per store call.
 _CHUNK: Final = 100
@@ -78,7 +78,7 @@ class Deliveries:
         else:
             self._storage.queues.purge(dead)
 
-    def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
+    def redrive(self, source: Source, id: str, limit: int | None) -> RedriveResult:
         """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first."""
         limit = DEFAULT_BATCH if limit is None else check_range("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
@@ -91,7 +91,7 @@ class Deliveries:
             moves = [Move(each.id, pending.name) for each in page.items]
             moved += len(self._storage.messages.move(dead, moves, now))
             marker = int(page.next)
-        return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
+        return RedriveResult(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
         """Queue a test message, and return its id. Raises ``NotAgreed`` if the subscription is not active."""

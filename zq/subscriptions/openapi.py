@@ -17,7 +17,14 @@ from zq.http.openapi.operations import (
 from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.model.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
 from zq.subscriptions.subscriptions import MIN_TTL
-from zq.wire.subscriptions import Delivery, ProjectSubscription, Secret, Subscribed, Subscription, Tested
+from zq.wire.subscriptions import (
+    Delivery,
+    ProjectSubscription,
+    Secret,
+    SubscribeResult,
+    Subscription,
+    SubscriptionTestResult,
+)
 
 
 def subscriptions(limits: Limits) -> Json:
@@ -63,7 +70,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"Subscribe to a {word}",
                 {
                     201: answer(
-                        "The subscription's id; for a new subscription also its secret.", "Subscribed", "Location"
+                        "The subscription's id; for a new subscription also its secret.", "SubscribeResult", "Location"
                     )
                 },
                 body=body("SubscriptionTerms", required=True),
@@ -123,7 +130,7 @@ def _deliveries(word: str, path: str, limit: Json) -> Json:
             "post": operation(
                 f"test_{word}_subscription",
                 "Send a test notification to this subscriber",
-                {202: "Tested"},
+                {202: "SubscriptionTestResult"},
                 errors=(404, 409),
             ),
             "delete": operation(
@@ -138,7 +145,7 @@ def _deliveries(word: str, path: str, limit: Json) -> Json:
             "post": operation(
                 f"redrive_{word}_dead_deliveries",
                 "Retry failed deliveries with the full number of attempts",
-                {200: "Redriven"},
+                {200: "RedriveResult"},
                 body=body("DeliveryRedriveTerms", required=False),
                 errors=(404,),
             )
@@ -151,7 +158,9 @@ def schemas() -> Json:
     ttl, limit = {"type": "integer", "minimum": MIN_TTL}, integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     confirmed = {"confirmed": {"type": "boolean"}}
-    return answer_schemas(Subscription, ProjectSubscription, Subscribed, Delivery, Tested, Secret) | {
+    return answer_schemas(
+        Subscription, ProjectSubscription, SubscribeResult, Delivery, SubscriptionTestResult, Secret
+    ) | {
         "SubscriptionPage": page_schema("subscriptions", "Subscription"),
         "ProjectSubscriptionPage": page_schema("subscriptions", "ProjectSubscription"),
         "DeliveryPage": page_schema("deliveries", "Delivery"),

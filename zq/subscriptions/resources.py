@@ -78,7 +78,7 @@ class SubscriptionCollection(_Resource):
         terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")
         made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
-        resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.Subscribed(made.id, made.secret))
+        resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.SubscribeResult(made.id, made.secret))
 
 
 class ProjectSubscriptions:
@@ -94,7 +94,7 @@ class ProjectSubscriptions:
         if any(allowance.visible(Verb.MANAGE, kind) is not None for kind in (Kind.QUEUE, Kind.TOPIC)):
             raise allowance.refusal("subscription:get_all")
         limit = query.integer(req, "limit")
-        weight.admit(req, weight.UNKNOWN)
+        weight.admit(req, weight.UNKNOWN_MESSAGE_COUNT)
         seen = self._subscriptions.list_project(req.context.project, query.text(req, "marker"), limit)
         items = [_format_listed(each, seen.now) for each in seen.value.items]
         resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
@@ -168,17 +168,17 @@ def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> Non
         app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, kind))
 
 
-def _format_delivery(one: Delivery, now: Seconds) -> shapes.Delivery:
-    stored = one.stored
+def _format_delivery(delivery: Delivery, now: Seconds) -> shapes.Delivery:
+    stored = delivery.stored
     return shapes.Delivery(
         id=stored.id,
-        message_id=one.notice.message,
-        kind=one.notice.confirmation or "Notification",
+        message_id=delivery.notice.message,
+        kind=delivery.notice.confirmation or "Notification",
         attempts=stored.origin_claim_count or stored.claim_count,
         reason=stored.reason,
         age=stored.age(now),
         ttl=stored.ttl,
-        raw=UNSET if one.body is None else Raw(one.body),
+        raw=UNSET if delivery.body is None else Raw(delivery.body),
     )
 
 
@@ -205,7 +205,7 @@ class DeliveryCollection:
     def on_post(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         """Send a test message to the subscriber."""
         message = self._deliveries.test(_source(req, self._kind), subscription)
-        resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.Tested(message))
+        resp.status, resp.data = falcon.HTTP_202, wire.encode(shapes.SubscriptionTestResult(message))
 
     def on_delete(self, req: Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))

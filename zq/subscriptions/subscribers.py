@@ -148,10 +148,10 @@ def drop_masked_headers(options: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def restore_masked_headers(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``given`` in which each masked header value is replaced by its value in ``former``."""
-    result = dict(given)
-    if isinstance(headers := given.get("post_headers"), dict):
+def restore_masked_headers(options: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``options`` in which each masked header value is replaced by its value in ``former``."""
+    result = dict(options)
+    if isinstance(headers := options.get("post_headers"), dict):
         kept = former.get("post_headers") or {}
         result["post_headers"] = {
             name: kept.get(name, value) if value == HIDDEN else value for name, value in headers.items()

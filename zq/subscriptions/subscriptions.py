@@ -339,33 +339,37 @@ class Subscriptions:
             raise Invalid("ttl must be an integer.")
         return check_range("ttl", ttl, MIN_TTL, 1 << 62, unit="seconds")
 
-    def _check_expiry(self, one: Subscription) -> Subscription:
-        if one.expires > LATEST_EXPIRY:
-            latest = int(LATEST_EXPIRY - one.started)
+    def _check_expiry(self, subscription: Subscription) -> Subscription:
+        if subscription.expires > LATEST_EXPIRY:
+            latest = int(LATEST_EXPIRY - subscription.started)
             raise Invalid(f"ttl must be at most {latest} seconds, because a subscription must expire by the year 9999.")
-        return one
+        return subscription
 
-    def _activate_if_allowed(self, one: Subscription) -> Subscription:
+    def _activate_if_allowed(self, subscription: Subscription) -> Subscription:
         """Return an active copy of the subscription. If the subscriber must confirm first, return it unchanged.
 
         Without a confirmation, ``agreed`` is False, so the subscriber must confirm if ``require_confirmation`` is
         enabled later.
         """
-        if one.must_confirm(self._policy.confirm):
-            return one
-        return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
+        if subscription.must_confirm(self._policy.confirm):
+            return subscription
+        return msgspec.structs.replace(subscription, confirmed=0, agreed=bool(subscription.agreed))
 
     def _check_quota(self, project: str) -> None:
         maximum = self._quotas.max_subscriptions(project)
         if maximum and self._stored.count(project) >= maximum:
             raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.", "subscriptions")
 
-    def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
+    def _request_confirmation(self, source: Source, subscription: Subscription, confirmation: str) -> None:
+        if not subscription.must_confirm(self._policy.confirm) or not self._may_request_confirmation(
+            subscription.subscriber
+        ):
             return
         now = self._clock.now()
-        notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
-        self._messages.post(source.worker_queue(one.id), make_drafts([notice], self._policy.keep, now), now)
+        notice = Notice(
+            new_ids(1, now)[0], source.kind, source.name, b"null", subscription.ttl, confirmation=confirmation
+        )
+        self._messages.post(source.worker_queue(subscription.id), make_drafts([notice], self._policy.keep, now), now)
 
     def _may_request_confirmation(self, subscriber: str) -> bool:
         ref = DocumentRef("", CONFIRMATIONS, blake2b(subscriber.encode(), digest_size=16).hexdigest())

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from zq.clock import local_time
 from zq.http.context import Request
-from zq.http.pending import HANDOVER, NO_HANDOVER
+from zq.http.pending import HANDOVER_KEY, NO_HANDOVER
 from zq.model import Message
 from zq.model.attributes import TRACE_NAMES, decode_attributes, trace_context
 from zq.tracing.exporting import Recorder, SpanRecord
@@ -137,7 +137,7 @@ class RequestTracing:
         if span is None:
             return
         collect(None)
-        if req.env.get(HANDOVER, NO_HANDOVER).pending is not None:
+        if req.env.get(HANDOVER_KEY, NO_HANDOVER).pending is not None:
             if req.context.waits:  # else the request only moves to another thread
                 span.wait()
             return

@@ -169,7 +169,7 @@ class TopicMessagePage(MessagePage[M], Generic[M], omit_defaults=True):
     position: Count | None = None
 
 
-class Located(Struct, Generic[M], frozen=True):
+class LocatedMessage(Struct, Generic[M], frozen=True):
     """A message found by id, with its queue and its state: ``ready``, ``delayed``, ``claimed`` or ``finished``."""
 
     queue: str
@@ -267,7 +267,7 @@ class Depth(Struct, frozen=True):
     oldest_ready_seconds: Annotated[float, Meta(extra_json_schema={"minimum": 0})]
 
 
-class Redriven(Struct, frozen=True):
+class RedriveResult(Struct, frozen=True):
     """The result of a redrive.
 
     Attributes:
@@ -300,7 +300,7 @@ class RedriveDryRun(Struct, frozen=True):
     lost: list[str] | UnsetType = UNSET
 
 
-class Replayed(Struct):
+class ReplayResult(Struct):
     replayed: Count
 
 
@@ -322,11 +322,11 @@ class Epoch(Struct):
     epoch: Annotated[int, Meta(extra_json_schema={"minimum": 1})]
 
 
-class Staged(Struct):
+class StageResult(Struct):
     staged: Count
 
 
-class Committed(Struct):
+class CommitResult(Struct):
     """The result of a commit.
 
     Attributes:

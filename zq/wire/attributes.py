@@ -62,14 +62,14 @@ def format_values(attributes: Attributes) -> dict[str, JsonValue]:
     return {name: _to_json(value) for name, value in attributes.message_attributes.items()}
 
 
-def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
+def attribute_values(attributes: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
     """Convert posted attributes to their stored form."""
-    return {name: _from_json(value) for name, value in given.items()}
+    return {name: _from_json(value) for name, value in attributes.items()}
 
 
-def json_values(given: Mapping[str, Attribute]) -> dict[str, JsonValue]:
+def json_values(attributes: Mapping[str, Attribute]) -> dict[str, JsonValue]:
     """Convert attributes that a user passes to the Python client. Raises ``TypeError`` for an unsupported type."""
-    return {name: _json_value(name, value) for name, value in given.items()}
+    return {name: _json_value(name, value) for name, value in attributes.items()}
 
 
 def _json_value(name: str, value: Attribute) -> JsonValue:
@@ -84,8 +84,8 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_number: Final = msgspec.json.Decoder(int | float).decode
 
 
-def _from_json(given: JsonValue) -> AttributeValue:
-    typed = typed_value(given)
+def _from_json(value: JsonValue) -> AttributeValue:
+    typed = typed_value(value)
     if typed.type.partition(".")[0] == BINARY:
         return AttributeValue(typed.type, binary_value=typed.value)
     return AttributeValue(typed.type, typed.value)

@@ -102,7 +102,7 @@ def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -
     """Encode a message found by id, with its queue and its state."""
     queue, entry = found.queue.name, found.entry
     state = entry.message.state(now).value if entry.outcome is None else "finished"
-    return encode(answers.Located(queue, state, _format_entry(queue, entry, now, detailed, starts)))
+    return encode(answers.LocatedMessage(queue, state, _format_entry(queue, entry, now, detailed, starts)))
 
 
 def messages(
@@ -190,17 +190,17 @@ def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
     return encode(answers.StatsDocument(answers.Stats(stats.claimed, stats.free, total, entered, *ends)))
 
 
-def format_work(one: KnownWork, now: Seconds) -> answers.JobStage | answers.JobFence | answers.JobCommit:
+def format_work(work: KnownWork, now: Seconds) -> answers.JobStage | answers.JobFence | answers.JobCommit:
     """Convert a stage, fence or producer to its entry in a listing. Unknown times are null."""
-    if isinstance(one, KnownStage):
-        left = max(0, round(one.expires - now))
-        href, expires = f"/v2/stages/{one.name}", timestamp(one.expires)
-        return answers.JobStage(one.name, href, one.messages, one.bytes, expires, left)
-    if isinstance(one, KnownFence):
-        return answers.JobFence(one.name, f"/v2/fences/{one.name}", one.epoch, *_format_since(one.advanced, now))
-    last, href = one.last, f"/v2/commits/{one.name}"
-    since = _format_since(one.decided, now)
-    return answers.JobCommit(one.name, href, last.batch, last.published, last.deleted, last.open, *since)
+    if isinstance(work, KnownStage):
+        left = max(0, round(work.expires - now))
+        href, expires = f"/v2/stages/{work.name}", timestamp(work.expires)
+        return answers.JobStage(work.name, href, work.messages, work.bytes, expires, left)
+    if isinstance(work, KnownFence):
+        return answers.JobFence(work.name, f"/v2/fences/{work.name}", work.epoch, *_format_since(work.advanced, now))
+    last, href = work.last, f"/v2/commits/{work.name}"
+    since = _format_since(work.decided, now)
+    return answers.JobCommit(work.name, href, last.batch, last.published, last.deleted, last.open, *since)
 
 
 def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int | None]:

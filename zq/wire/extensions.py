@@ -11,14 +11,14 @@ from zq.model import Seconds
 from zq.wire import decode
 
 
-class Released(Struct):
+class ReleaseTerms(Struct):
     """A message to release."""
 
     id: str
     delay: int | UnsetType = UNSET
 
 
-class Moved(Struct):
+class MoveTerms(Struct):
     """A message to move to another queue. If ``body`` is set, it replaces the message's body."""
 
     id: str
@@ -28,7 +28,7 @@ class Moved(Struct):
     delay: int | UnsetType = UNSET
 
 
-class Buried(Struct):
+class BuryTerms(Struct):
     """A message to move to the dead-letter queue."""
 
     id: str
@@ -43,9 +43,9 @@ class SettleTerms(Struct):
     """
 
     delete: list[str] | Literal["*"] = []
-    release: list[Released] = []
-    move: list[Moved] = []
-    bury: list[Buried] = []
+    release: list[ReleaseTerms] = []
+    move: list[MoveTerms] = []
+    bury: list[BuryTerms] = []
 
 
 class RedriveTerms(Struct):

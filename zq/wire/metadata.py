@@ -63,10 +63,10 @@ def _fixed(schema: Json, text: str) -> Values:
 
 def _integer(low: int, high: str, zero: bool = False, unit: str = "seconds") -> Values:
     def schema(limits: Limits) -> Json:
-        most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
-        integers = {"type": ["integer", "null"], "minimum": low, "maximum": most}
+        maximum, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
+        integers = {"type": ["integer", "null"], "minimum": low, "maximum": maximum}
         either = {"anyOf": [{"enum": [0, None]}, integers]} if zero else integers
-        return either | {"description": f"must be {kind} from {low} to {most} ({unit}), or null"}
+        return either | {"description": f"must be {kind} from {low} to {maximum} ({unit}), or null"}
 
     return Values(schema, f"integer, {'0 or ' if zero else ''}{low} to `{high}`")
 

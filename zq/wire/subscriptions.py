@@ -16,7 +16,7 @@ MAX_URI: Final = 2048
 CONNECTION: Final = "websocket:"
 
 
-class Subscribed(Struct, frozen=True, omit_defaults=True):
+class SubscribeResult(Struct, frozen=True, omit_defaults=True):
     """The result of a request to subscribe.
 
     Attributes:
@@ -27,7 +27,7 @@ class Subscribed(Struct, frozen=True, omit_defaults=True):
     secret: str = ""
 
     def __repr__(self) -> str:
-        return f"Subscribed(id={self.id!r})"
+        return f"SubscribeResult(id={self.id!r})"
 
 
 class Subscription(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Delivery(Struct, frozen=True):
     raw: Raw | UnsetType = field(name="body", default=UNSET)
 
 
-class Tested(Struct):
+class SubscriptionTestResult(Struct):
     message_id: str
 
 

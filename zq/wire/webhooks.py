@@ -52,13 +52,13 @@ def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
 
-def verify(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
+def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
     """Verify a delivery and return its id.
 
     Raises ``Invalid`` if a header is missing or malformed, no signature is valid, or the timestamp differs from ``now``
     by more than ``tolerance`` seconds.
     """
-    found = {name.lower(): value for name, value in given.items()}
+    found = {name.lower(): value for name, value in headers.items()}
     missing = [name for name in (ID, TIMESTAMP, SIGNATURE) if not found.get(name)]
     if missing:
         raise Invalid(f"The header {missing[0]} is missing.")

@@ -15,7 +15,7 @@ from playwright.sync_api import Request, expect
 from tests.console.conftest import Guarded, Watch, Watching
 from tests.console.test_messages import MAIL, open_first, tab
 from zq.client import Client
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +197,7 @@ def test_starts_of_hostile_bodies_are_text(client: Client, watch: Watch) -> None
     open_first(page)
     expect(page.locator(".body pre")).to_contain_text("\\u202egnp.exe")
     claim = queue.claim()
-    queue.settle(claim.id, bury=[Buried(claim.messages[0].id, HOSTILE)])
+    queue.settle(claim.id, bury=[BuryTerms(claim.messages[0].id, HOSTILE)])
     for state in ("dead", "history"):
         watch.open(f"{MAIL}?state={state}")
         expect(page.locator("td.start")).to_contain_text("\\u202egnp.exe")

@@ -11,7 +11,7 @@ from bench.neighbours import seconds_of as processor_time
 from tests.commands import new_token
 from tests.faults.test_strangers import BODY
 from tests.servers import CLIENT, ZqServer, ask
-from zq.auth.credentials import NEEDED
+from zq.auth.credentials import CREDENTIAL_REQUIRED
 
 CONFIG = "[DEFAULT]\nauth_strategy = token\n"
 
@@ -90,4 +90,4 @@ def test_strangers_with_large_bodies_do_not_stop_a_tenant(engine: str, tmp_path:
         assert {status for status in refused if status} <= {b"401", b"429", b"503"}
         stats = ask(server.url, "GET", "/v2/queues/jobs/stats", headers=mine).document["messages"]
         assert stats["total"] == answered
-    assert NEEDED not in server.output, "refusals are for the audit log"
+    assert CREDENTIAL_REQUIRED not in server.output, "refusals are for the audit log"

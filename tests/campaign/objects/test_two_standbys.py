@@ -9,7 +9,7 @@ import pytest
 from tests.object.test_servers import ENOUGH, LEASE, Machines, machines, whole
 from tests.object.work import Producers, listed
 from tests.servers import ZqServer, wait_for
-from zq.serving.lifecycle import GIVEN_UP
+from zq.serving.lifecycle import STORE_LOST_EXIT_CODE
 from zq.storage.object.epochs import newest_opened
 from zq.storage.object.objects import Objects
 
@@ -64,7 +64,7 @@ def test_a_server_that_must_not_wait_ends_with_its_own_code(
         opening = objects.get("open/1")
         assert opening is not None
         objects.put(f"open/{number}", opening)
-        assert late.wait(WITHIN) == GIVEN_UP, late.output
+        assert late.wait(WITHIN) == STORE_LOST_EXIT_CODE, late.output
         assert "Another server took over the store" in late.output
     finally:
         late.close()

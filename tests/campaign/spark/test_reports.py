@@ -7,7 +7,7 @@ pytest.importorskip("pyspark")
 
 from tests.spark.jobs import invoke, told
 from tests.spark.test_archive import handmade
-from zq.wire.extensions import Buried
+from zq.wire.extensions import BuryTerms
 
 
 def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, project, tmp_path) -> None:
@@ -16,7 +16,7 @@ def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, pro
     client.queue("raw").create({"_dead_letter_queue": "raw-dlq"})
     client.queue("raw").post_batch([1, 2])
     claim = client.queue("raw").claim(1)
-    client.queue("raw").settle(claim.id, bury=[Buried(claim.messages[0].id, "bad")])
+    client.queue("raw").settle(claim.id, bury=[BuryTerms(claim.messages[0].id, "bad")])
     asked: list[str] = []
     given = ("--url", server.url, "--project", project, tmp_path)
     for queues in (["raw", "raw"], ["raw-dlq"]):

@@ -25,9 +25,9 @@ MAX_POOLS: Final = 1000
 OBJECT_SCHEMA: Final[Json] = {"type": "object", "description": "must be an object"}
 
 
-def _text(most: int, description: str, pattern: str = "") -> Json:
+def _text(max_length: int, description: str, pattern: str = "") -> Json:
     more = {"pattern": pattern} if pattern else {}
-    return {"type": "string", "minLength": 1, "maxLength": most, "description": description, **more}
+    return {"type": "string", "minLength": 1, "maxLength": max_length, "description": description, **more}
 
 
 def _integer(low: int, high: int) -> Json:
@@ -137,12 +137,12 @@ def _token() -> Json:
     return _object(members, null=True)
 
 
-def form_errors(given: object, limits: Limits) -> Iterator[str]:
+def form_errors(declaration: object, limits: Limits) -> Iterator[str]:
     """Validate a parsed declaration file against the schema. Yield a sentence for each error."""
     # Importing jsonschema takes longer than most commands.
     from jsonschema import Draft4Validator
 
-    found = Draft4Validator(file_schema(limits)).iter_errors(given)
+    found = Draft4Validator(file_schema(limits)).iter_errors(declaration)
     for error in sorted(found, key=lambda error: [str(step) for step in error.absolute_path]):
         yield from _describe(error)
 

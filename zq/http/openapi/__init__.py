@@ -68,7 +68,7 @@ SECURITY: Final = {
     },
 }
 # Paths that require neither client id nor project.
-OPEN: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
+OPEN_PATHS: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
 
 
 class OpenApiDocument:
@@ -132,7 +132,7 @@ def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
         "tokens": tokens() | sharing(),
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
-    bare = set(OPEN)
+    bare = set(OPEN_PATHS)
     for feature in features:
         for tag, operations in feature.operations(limits).items():
             themes[tag] = {**themes.get(tag, {}), **operations}

@@ -60,14 +60,14 @@ def _listing(limits: Limits) -> list[Json]:
 
 
 def _removal(limits: Limits) -> list[Json]:
-    most, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
+    max_messages, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
     return [
         several(
             "ids",
             "Ids of messages to delete, even if they are claimed. Exactly one of ids and pop is required.",
             maxItems=page,
         ),
-        query("pop", integer(1, most), "Maximum number of ready messages to delete and return."),
+        query("pop", integer(1, max_messages), "Maximum number of ready messages to delete and return."),
         several("claim_ids", "Claims that hold the messages, if the server requires them."),
         DETAILED,
         wait(limits),
@@ -78,7 +78,7 @@ def _all_messages(limits: Limits) -> Json:
     stage = query("stage", FREE_NAMES, "Store the messages in this stage, invisible until a commit publishes them.")
     posted = {
         201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed", "Warning"),
-        202: answer("Staged.", "Staged", "Idempotency-Replayed", "Warning"),
+        202: answer("Staged.", "StageResult", "Idempotency-Replayed", "Warning"),
     }
     removed: dict[int, Json | str] = {
         200: answer("The popped messages.", "PoppedMessages", "Retry-After"),
@@ -125,7 +125,7 @@ def _one_message() -> Json:
             "get": operation(
                 "find_message",
                 "Find a message in the project, or its latest history entry",
-                {200: "Located"},
+                {200: "LocatedMessage"},
                 parameters=[BODIES, DETAILED],
                 errors=[404],
             )
@@ -278,8 +278,8 @@ def transactions() -> Json:
                 "commit",
                 "Publish stages and settle claims atomically",
                 {
-                    200: "Committed",
-                    202: answer("The commit is still running; retry.", "Committed", "Retry-After"),
+                    200: "CommitResult",
+                    202: answer("The commit is still running; retry.", "CommitResult", "Retry-After"),
                 },
                 parameters=[FENCE],
                 body=body("CommitTerms", required=True),

@@ -29,11 +29,11 @@ TOPIC: Final = "/v2/topics/{topic}"
 # The schema of any text.
 TEXT: Final[Json] = {"type": "string"}
 # The schema of the name of a pool or flavor in a path.
-NAMED: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
+NAME_SCHEMA: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
 # Error statuses of almost every operation: invalid input, missing permission, content negotiation, unavailable store.
-USUAL: Final = (400, 403, 406, 503)
+COMMON_ERRORS: Final = (400, 403, 406, 503)
 # Error statuses of all operations that require a credential: invalid credential, too many attempts.
-GUARDED: Final = (401, 429)
+CREDENTIAL_ERRORS: Final = (401, 429)
 # Operations that never require a credential.
 UNGUARDED_OPERATIONS: Final = frozenset(
     {"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"}
@@ -100,7 +100,7 @@ def operation(
     parameters: Sequence[Json] = (),
     body: Json | None = None,
     errors: Sequence[int] = (),
-    usual: Sequence[int] = USUAL,
+    usual: Sequence[int] = COMMON_ERRORS,
 ) -> Json:
     """Return an OpenAPI operation.
 
@@ -111,7 +111,7 @@ def operation(
             credential, the status codes of failed authentication.
         usual: Status codes of the error responses that almost all operations have.
     """
-    errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else GUARDED))
+    errors = (*usual, *errors, *(() if identity in UNGUARDED_OPERATIONS else CREDENTIAL_ERRORS))
     statuses = {
         status: answer(f"{HTTPStatus(status).phrase}.", given) if isinstance(given, str) else given
         for status, given in answers.items()
@@ -241,8 +241,8 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "message": in_path("message", IDS, "The id of a message."),
         "claim": in_path("claim", IDS, "The id or name of a claim."),
         "name": in_path("name", FREE_NAMES, "The name of a fence or stage."),
-        "pool": in_path("pool", NAMED, "The name of a pool."),
-        "flavor": in_path("flavor", NAMED, "The name of a flavor."),
+        "pool": in_path("pool", NAME_SCHEMA, "The name of a pool."),
+        "flavor": in_path("flavor", NAME_SCHEMA, "The name of a flavor."),
         "token": in_path(
             "token", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of a token, not its secret."
         ),

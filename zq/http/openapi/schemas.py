@@ -86,9 +86,9 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
             "path": {"pattern": r"^/metadata/(?![\s\x1c-\x1f\x85]*$)([^/~]|~[01])+$"},
         },
         "SettleTerms": dict.fromkeys(("delete", "release", "move", "bury"), held),
-        "Released": {"delay": delay},
-        "Moved": {"queue": QUEUE_NAMES, "ttl": ttl, "delay": delay},
-        "Buried": {"reason": {"minLength": 1, "maxLength": MAX_REASON}},
+        "ReleaseTerms": {"delay": delay},
+        "MoveTerms": {"queue": QUEUE_NAMES, "ttl": ttl, "delay": delay},
+        "BuryTerms": {"reason": {"minLength": 1, "maxLength": MAX_REASON}},
         "RedriveTerms": {
             "to": QUEUE_NAMES,
             "limit": batch,
@@ -163,10 +163,17 @@ def _entries(metadata: str) -> Json:
 def _answers() -> Json:
     components = answer_schemas(
         *(Message, Popped, Finished, Published, answers.Messages[Message], answers.MessagePage[Message]),
-        *(answers.HistoryPage[Finished], answers.TopicMessagePage[Published], answers.Located[Finished]),
+        *(answers.HistoryPage[Finished], answers.TopicMessagePage[Published], answers.LocatedMessage[Finished]),
         *(answers.PostedHrefs, answers.Claim[Message, Timestamp], answers.LiveClaim[Timestamp], answers.Depth),
-        *(answers.Redriven, answers.RedriveDryRun, answers.Replayed, answers.ReplayDryRun, answers.Epoch),
-        *(answers.Staged, answers.Committed, answers.LastCommit, answers.JobStage, answers.JobFence, answers.JobCommit),
+        *(answers.RedriveResult, answers.RedriveDryRun, answers.ReplayResult, answers.ReplayDryRun, answers.Epoch),
+        *(
+            answers.StageResult,
+            answers.CommitResult,
+            answers.LastCommit,
+            answers.JobStage,
+            answers.JobFence,
+            answers.JobCommit,
+        ),
         *(Token, MadeToken, answers.Error),
         PoppedMessages=answers.Messages[Popped],
         Stats=answers.StatsDocument[DateTime],
@@ -199,8 +206,8 @@ def _answers() -> Json:
         "StagePage": page_schema("stages", "JobStage"),
         "CommitPage": page_schema("commits", "JobCommit"),
         "TokenPage": page_schema("tokens", "Token"),
-        "RedriveAnswer": {"anyOf": [reference("schemas", "Redriven"), reference("schemas", "RedriveDryRun")]},
-        "ReplayAnswer": {"anyOf": [reference("schemas", "Replayed"), reference("schemas", "ReplayDryRun")]},
+        "RedriveAnswer": {"anyOf": [reference("schemas", "RedriveResult"), reference("schemas", "RedriveDryRun")]},
+        "ReplayAnswer": {"anyOf": [reference("schemas", "ReplayResult"), reference("schemas", "ReplayDryRun")]},
         "Limits": _record(**dict.fromkeys([*Limits.__struct_fields__, *FIXED], COUNT)),
         "Events": TEXT
         | {

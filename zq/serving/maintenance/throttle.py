@@ -3,7 +3,7 @@
 
 ``LatencyMonitor`` measures the latency of storage operations and computes the fraction of time in which a sweep may
 work. If sweeps slow down requests, the fraction is multiplied by a factor below 1; if not, a constant is added. If
-sweeps fall behind for ``ARREARS`` seconds, the fraction is set to its maximum.
+sweeps fall behind for ``MAX_ARREARS`` seconds, the fraction is set to its maximum.
 
 ``AdaptivePace`` divides one round into steps (``zq.model.expiry.Pace``) and pauses between them. A pause is
 proportional to the duration of the preceding step.
@@ -23,7 +23,7 @@ STEP_TIME: Final = 0.002
 # Minimum number of entries to remove in a step. In smaller steps, overhead dominates.
 MIN_STEP: Final = 50
 # Seconds without a request after which the sweep does not pause.
-QUIET: Final = 0.25
+IDLE_SECONDS: Final = 0.25
 # Number of samples per adjustment of the share. The weight of a new sample in the mean is 1 / SAMPLES.
 SAMPLES: Final = 16
 # Ratio of latency during a sweep to usual latency above which requests count as slowed down.
@@ -35,7 +35,7 @@ INCREASE: Final = 0.03
 # Maximum share.
 MAX_SHARE: Final = 0.5
 # Seconds of falling behind after which the share is set to its maximum.
-ARREARS: Final = 300.0
+MAX_ARREARS: Final = 300.0
 # Maximum duration of one pause in seconds.
 MAX_PAUSE: Final = 1.0
 
@@ -54,7 +54,7 @@ class LatencyMonitor(Events):
         self._sweeping = False
         self._sample_count = 0
         self._ratios = 0.0
-        self._last = monotonic() - QUIET
+        self._last = monotonic() - IDLE_SECONDS
         self._behind_since: float | None = None
 
     def store_called(self, verb: str, seconds: float) -> None:
@@ -83,13 +83,13 @@ class LatencyMonitor(Events):
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
 
     def is_quiet(self) -> bool:
-        """Return whether there was no request for ``QUIET`` seconds."""
-        return self.monotonic() - self._last >= QUIET
+        """Return whether there was no request for ``IDLE_SECONDS`` seconds."""
+        return self.monotonic() - self._last >= IDLE_SECONDS
 
     def adjust_share(self) -> None:
         """Adjust the fraction of time that sweeps may use, if there are ``SAMPLES`` new samples of the latency.
 
-        If sweeps have been behind for ``ARREARS`` seconds, set the fraction to its maximum.
+        If sweeps have been behind for ``MAX_ARREARS`` seconds, set the fraction to its maximum.
         """
         with self._lock:
             if self._sample_count >= SAMPLES:
@@ -99,7 +99,7 @@ class LatencyMonitor(Events):
                     self.share = max(INCREASE, self.share * DECREASE)
                 else:
                     self.share = min(MAX_SHARE, self.share + INCREASE)
-        if self._behind_since is not None and self.monotonic() - self._behind_since > ARREARS:
+        if self._behind_since is not None and self.monotonic() - self._behind_since > MAX_ARREARS:
             self.share = MAX_SHARE
 
 

@@ -74,10 +74,10 @@ class Depths(Struct, frozen=True):
 class StoreCollector(Collector):
     """A collector for prometheus-client that reads the store on each scrape."""
 
-    def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: MetricsOptions) -> None:
+    def __init__(self, storage: Storage, clock: Clock, labels: Mapping[str, str], options: MetricsOptions) -> None:
         self._storage = storage
         self._clock = clock
-        self._about = about
+        self._labels = labels
         self._options = options
         self.measures = CachedCall(self._measures, MEASURES_AGE)
         self._depths = CachedCall(self._read_depths, DEPTHS_AGE)
@@ -88,7 +88,7 @@ class StoreCollector(Collector):
         self._depths.forget()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        yield _one("info", 1, self._about)
+        yield _one("info", 1, self._labels)
         yield _one("clock_offset_seconds", self._clock.drift())
         yield _one("clock_uncertainty_seconds", self._clock.uncertainty())
         measures = self.measures.get()

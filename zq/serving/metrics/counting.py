@@ -37,7 +37,7 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 # Label of all other methods.
 OTHER: Final = "OTHER"
 # Label of all queues beyond ``max_queues``.
-REST: Final = QueueRef("", "")
+OTHER_QUEUES: Final = QueueRef("", "")
 
 # The value of the metric ``mode`` is an index of this sequence.
 MODES: Final = tuple(Mode)
@@ -141,13 +141,13 @@ class Metrics(Events):
         self._ttls = Buffer(observe_into(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
         self._claimed = Buffer(sum_into(metrics["messages_claimed_total"], metrics["claims_total"]))
         self._redelivered = Buffer(sum_into(metrics["messages_redelivered_total"]))
-        self._dwelt = Buffer(observe_into(metrics["message_dwell_seconds"]))
+        self._dwell_times = Buffer(observe_into(metrics["message_dwell_seconds"]))
         finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
         self._finished = {outcome: Buffer(sum_into(finished.labels(outcome.value))) for outcome in Outcome}
         self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
         self._published = Buffer(sum_into(metrics["messages_published_total"]))
         self._streamed = Buffer(sum_into(metrics["streamed_messages_total"]))
-        self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
+        self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwell_times, *self._finished.values()]
         self._buffers += [self._published, self._streamed]
 
     def configure(self, options: MetricsOptions) -> None:
@@ -198,13 +198,13 @@ class Metrics(Events):
             if message.claim_count > 1:
                 self._redelivered.note(1)
             else:
-                self._dwelt.note(max(0.0, now - message.created))
+                self._dwell_times.note(max(0.0, now - message.created))
         if claim.lapsed:
             self._metrics["messages_lapsed_total"].inc(claim.lapsed)
 
     def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
         self._finished[Outcome.POPPED].note(len(messages))
-        self._dwelt.extend([max(0.0, now - message.created) for message in messages if not message.claim_count])
+        self._dwell_times.extend([max(0.0, now - message.created) for message in messages if not message.claim_count])
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
         self._finished[outcome].note(count)
@@ -249,7 +249,7 @@ class Metrics(Events):
             return
         if queue not in self._queues:
             if len(self._queues) >= self._options.max_queues:
-                queue = REST
+                queue = OTHER_QUEUES
             else:
                 self._queues.add(queue)
         self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from zq.errors import Unavailable
-from zq.serving.listening import EVERYWHERE, format_authority
+from zq.serving.listening import WILDCARD_HOSTS, format_authority
 
 TIMEOUT: Final = 5.0
 
@@ -28,7 +28,7 @@ def scrape(host: str, port: int) -> Metrics:
     # Must be imported after multiprocess.begin in a server, which does not scrape.
     from prometheus_client.parser import text_string_to_metric_families
 
-    host = "127.0.0.1" if host in EVERYWHERE else host
+    host = "127.0.0.1" if host in WILDCARD_HOSTS else host
     where = format_authority(host, port)
     connection = HTTPConnection(host, port, timeout=TIMEOUT)
     try:

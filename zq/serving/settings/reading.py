@@ -48,7 +48,7 @@ HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
 # An entry of queue_ttl: a name pattern and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
 # Similarity from which a name counts as a misspelt option; 1 means equal.
-ALIKE: Final = 0.8
+MIN_SIMILARITY: Final = 0.8
 # Environment variables of all options.
 VARIABLES: Final = tuple(variable(section, option.name) for section, options in OPTIONS.items() for option in options)
 # Environment variable prefix of each section.
@@ -208,8 +208,8 @@ def _parse_address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
-    for name in given:
+def _parse_allowed_hosts(hosts: Sequence[str]) -> Iterator[str]:
+    for name in hosts:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
                 f"[server] allowed_hosts must be * or host names without scheme and port, not {name[:100]!r}."
@@ -228,13 +228,13 @@ def read_queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
     return lines
 
 
-def _parse_queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
+def _parse_queue_ttl(lines: Sequence[str], max_ttl: int) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         found = QUEUE_TTL.fullmatch(line)
-        if found is None or not MIN_TTL <= int(found[2]) <= most:
+        if found is None or not MIN_TTL <= int(found[2]) <= max_ttl:
             raise StartRefused(
                 f"[expiry] queue_ttl must be a pattern of 1 to 64 characters from A-Z a-z 0-9 _ - . * ?, a colon, and "
-                f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
+                f"seconds from {MIN_TTL} to {max_ttl}; line {number} is {line[:100]!r}."
             )
         yield found[1], int(found[2])
 
@@ -254,10 +254,10 @@ def _check(settings: Settings) -> None:
         )
     check_certificates(settings.server, settings.auth)
     _check_limits(settings.limits)
-    least = 2 * settings.limits.max_messages_post_size
-    if settings.topics.topic_log_bytes < least:
+    min_bytes = 2 * settings.limits.max_messages_post_size
+    if settings.topics.topic_log_bytes < min_bytes:
         raise StartRefused(
-            f"[topics] topic_log_bytes must be at least {least}, twice max_messages_post_size; it is "
+            f"[topics] topic_log_bytes must be at least {min_bytes}, twice max_messages_post_size; it is "
             f"{settings.topics.topic_log_bytes}."
         )
 
@@ -304,7 +304,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
             continue
-        alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
+        alike = get_close_matches(name.upper(), VARIABLES, 1, MIN_SIMILARITY)
         if alike or name.startswith(PREFIXES):
             hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
             yield f"The variable {name} is ignored, because there is no such option{hint}"
@@ -342,12 +342,12 @@ def _describe_values(option: DeclaredOption) -> str | None:
     return f"{kind} from {low} to {high}"
 
 
-def parse_strategy(given: str) -> str:
+def parse_strategy(name: str) -> str:
     """Remove spaces from the name of an authentication strategy and return the name.
 
     Raises ``StartRefused`` for an unknown strategy.
     """
-    strategy = given.replace(" ", "")
+    strategy = name.replace(" ", "")
     if strategy not in STRATEGIES:
         names = ", ".join(STRATEGIES[1:-1])
         raise StartRefused(f"auth_strategy must be empty, {names} or {STRATEGIES[-1]}; it is {strategy[:100]!r}.")
@@ -362,13 +362,13 @@ def check_share(share: SignedUrlOptions) -> None:
         raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
 
 
-def resolve_control_path(given: str, uri: str) -> str:
+def resolve_control_path(path: str, uri: str) -> str:
     """Return the path of the control socket, or "" for no socket.
 
     By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.
     """
-    if given:
-        return "" if given == "none" else os.path.abspath(given)
+    if path:
+        return "" if path == "none" else os.path.abspath(path)
     parts = store_uri.split(uri)
     return os.path.abspath(os.path.join(unquote(parts.path), "control.sock")) if parts.scheme == "rocksdb" else ""
 
@@ -438,15 +438,15 @@ def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> di
     ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if there are
     too few threads.
     """
-    most = threads - THREADS_FOR_WORK
-    if (waiters or 0) + (streams or 0) > most:
+    max_waiting = threads - THREADS_FOR_WORK
+    if (waiters or 0) + (streams or 0) > max_waiting:
         raise StartRefused(
             f"[server] max_waiters + max_streams must be at most threads - {THREADS_FOR_WORK}, to keep threads for "
             f"other requests; they are {waiters or 0} and {streams or 0}, and threads is {threads}."
         )
     if streams is None:
-        share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters
+        share = max_waiting * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else max_waiting - waiters
         streams = min(MAX_STREAMS, share)
     if waiters is None:
-        waiters = min(MAX_WAITERS, most - streams)
+        waiters = min(MAX_WAITERS, max_waiting - streams)
     return {"max_waiters": waiters, "max_streams": streams}

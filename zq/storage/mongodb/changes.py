@@ -24,7 +24,7 @@ from pymongo.errors import DuplicateKeyError
 from zq.errors import Fenced
 from zq.model import Fence, Move, Outcome
 from zq.storage.mongodb import groups, layout
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.floors import conflict_with_removals, find_visible, guarded_update
@@ -113,8 +113,8 @@ def finish(
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
 
-    Raises ``Aborted`` if a message is not in the queue or does not match ``conditions``. If the transaction has not
-    read the messages, ``conditions`` is required.
+    Raises ``TransactionAborted`` if a message is not in the queue or does not match ``conditions``. If the transaction
+    has not read the messages, ``conditions`` is required.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -133,7 +133,7 @@ def finish(
     else:
         gone = client.delete([{"q": one, "limit": 0, "hint": "_id_"} for one in where], session)
     if gone != len(doc_ids):
-        raise Aborted
+        raise TransactionAborted
 
 
 def insert_history_copies(
@@ -210,7 +210,10 @@ def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[st
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move messages to other queues, in order. Raises ``Aborted`` if a message has changed since the caller read it."""
+    """Move messages to other queues, in order.
+
+    Raises ``TransactionAborted`` if a message has changed since the caller read it.
+    """
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
@@ -225,7 +228,7 @@ def move(
         moving = [{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements]
         gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
-        raise Aborted
+        raise TransactionAborted
     groups.add_to_entries(client, session, arrivals, floors)
     groups.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:

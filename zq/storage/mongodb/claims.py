@@ -45,7 +45,7 @@ from zq.storage.mongodb.changes import (
     update_in_transaction,
 )
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
-from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.client import LONGEST_PAUSE, Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.floors import find_visible, guarded_delete, guarded_update
 from zq.storage.mongodb.group_commit import (
@@ -117,7 +117,7 @@ class ExclusiveClaim:
                     made = self._client.transaction(work, retry_conflicts=False)
                 else:  # waiting callers repeat the request often, which must not cost a transaction
                     made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
-            except Aborted:  # another process has written one of the messages or the document of the name
+            except TransactionAborted:  # another process has written one of the messages or the document of the name
                 self._claimer.record_collision(found)
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
@@ -145,7 +145,7 @@ class ExclusiveClaim:
         if eligible and self._client.update(
             [self._claimer.claim_statement(request, eligible, attempt.now)], session
         ) != len(eligible):
-            raise Aborted
+            raise TransactionAborted
         return CreationResult([], attempt.outcome(choice, choice.doc_ids))
 
     def _existing_claim(self, session: Session | None = None) -> Sequence[BsonDocument]:
@@ -247,29 +247,29 @@ class Settler:
         if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
-            except (Aborted, RemovalPending):
+            except (TransactionAborted, RemovalPending):
                 pass
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Execute a plain settlement, or raise ``Aborted`` if the claim does not hold all named messages."""
+        """Execute a plain settlement, or raise ``TransactionAborted`` if the claim does not hold all named messages."""
         settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER
         if settlement.rest:
             gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
-                raise Aborted
+                raise TransactionAborted
             return SettleResult(gone)
         named = held | {"_id": {"$in": [request.doc_id(one) for one in settlement.delete]}}
         if settlement.delete and self._client.delete(guarded_delete(request.key, named), session) != len(
             settlement.delete
         ):
-            raise Aborted
+            raise TransactionAborted
         releases = self._release_statements(request.key, settlement.release, request.now, held)
         if releases and self._client.update([guarded_update(request.key), *releases], session) != len(
             settlement.release
         ):
-            raise Aborted
+            raise TransactionAborted
         return SettleResult(deleted=len(settlement.delete), released=len(settlement.release))
 
     def _execute(self, requests: Sequence[SettleRequest]) -> Sequence[SettleResult | Exception]:
@@ -430,11 +430,18 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():
-            handled, is_earlier = self._handler.handle(HandleRequest(key, handles, layout.ms(now), late, history))
+            handled, is_earlier = self._handler.handle(
+                HandleRequest(key, handles, layout.ms(now), accepts_expired, history)
+            )
         if is_earlier:
             self._claimers.invalidate(key)
             self._announce(queue)

@@ -33,7 +33,15 @@ from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
-from zq.storage.mongodb.commands import PORTION, TRANSIENT, check_reply, is_conflict, is_transient, read_up_to, split
+from zq.storage.mongodb.commands import (
+    FIRST_BATCH_SIZE,
+    TRANSIENT,
+    check_reply,
+    is_conflict,
+    is_transient,
+    read_up_to,
+    split,
+)
 from zq.storage.mongodb.counter_cache import SHARED_SECONDS, UNCACHED_SECONDS, CounterCache
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey, size_of
 
@@ -68,11 +76,11 @@ LONGEST_PAUSE: Final = 0.008
 PATIENCE: Final = 0.5
 # Maximum seconds for a plain write during a transaction. The transaction is idle meanwhile, so this is less than IDLE.
 SEND_TIMEOUT: Final = 1.0
-UNKNOWN: Final = "UnknownTransactionCommitResult"
+UNKNOWN_RESULT_LABEL: Final = "UnknownTransactionCommitResult"
 # The code of a transient error that MongoDB returns shortly after the collection was created.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
-PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
+PLAIN_CODEC: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED_CONCERN: Final = {"w": 1}
 MAJORITY: Final = WriteConcern("majority", j=True)
 # A batch size that returns all documents of a snapshot in one reply.
@@ -82,7 +90,7 @@ SNAPSHOT_BATCH: Final = 100_000
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
-class Aborted(Exception):
+class TransactionAborted(Exception):
     """Raised to abort a transaction that must not be retried."""
 
 
@@ -182,7 +190,7 @@ class StoreClient:
             command["sort"] = sort
         if limit:
             command["limit"] = limit
-            command["batchSize"] = limit if max_bytes >= UNBOUNDED else min(limit, PORTION)
+            command["batchSize"] = limit if max_bytes >= UNBOUNDED else min(limit, FIRST_BATCH_SIZE)
         if hint:
             command["hint"] = hint
         if fields:
@@ -219,7 +227,7 @@ class StoreClient:
             command["readConcern"] = {"level": "snapshot", **moment}
         if is_single:
             cursor = self._retry(
-                lambda: self.database.command(command, session=session, codec_options=PLAIN)["cursor"], session
+                lambda: self.database.command(command, session=session, codec_options=PLAIN_CODEC)["cursor"], session
             )
             found: list[BsonDocument] = cursor["firstBatch"]
             if cursor["id"]:
@@ -245,7 +253,7 @@ class StoreClient:
             "readConcern": {"level": "snapshot"},
             "batchSize": SNAPSHOT_BATCH,
         }
-        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
+        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN_CODEC), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def view(
@@ -259,7 +267,7 @@ class StoreClient:
         concern = {**self._read_concern, **({"afterClusterTime": after} if after else {})}
         command: BsonDocument = {"find": MESSAGES, "filter": conditions, "hint": hint, "readConcern": concern}
         command["batchSize"] = SNAPSHOT_BATCH
-        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
+        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN_CODEC), None)
         moment = reply["operationTime"] if self._read_concern["level"] == "majority" else True
         return reply["cursor"]["firstBatch"], moment
 
@@ -268,10 +276,10 @@ class StoreClient:
         moment: Timestamp = self._retry(lambda: self.database.command("ping"), None)["operationTime"]
         return moment
 
-    def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
+    def count(self, conditions: Mapping[str, object], hint: str, limit: int = 0) -> int:
+        """Count the matching documents of ``messages``, up to ``limit`` (0 = no limit)."""
         collection = self.database[MESSAGES]
-        bound: Mapping[str, Any] = {"limit": most} if most else {}
+        bound: Mapping[str, Any] = {"limit": limit} if limit else {}
         return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
     def aggregate(
@@ -351,7 +359,7 @@ class StoreClient:
         """
         with pymongo.timeout(SEND_TIMEOUT):
             return check_reply(
-                self.database.command({**command, "writeConcern": UNJOURNALED_CONCERN}, codec_options=PLAIN)
+                self.database.command({**command, "writeConcern": UNJOURNALED_CONCERN}, codec_options=PLAIN_CODEC)
             )
 
     def touch(self, doc_id: str) -> Timestamp | None:
@@ -391,7 +399,8 @@ class StoreClient:
             retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
-            Aborted: ``work`` raised it, or a conflict occurred and ``retry_conflicts`` is False. Nothing has changed.
+            TransactionAborted: ``work`` raised it, or a conflict occurred and ``retry_conflicts`` is False. Nothing has
+                changed.
             Unavailable: It is unknown whether the transaction was committed.
         """
         pause = FIRST_PAUSE
@@ -406,7 +415,7 @@ class StoreClient:
                     self._commit(session)
                     self._committed(session)
                     return result
-                except Aborted:
+                except TransactionAborted:
                     self.transactions.add("outdated")
                     raise
                 except PyMongoError as error:
@@ -417,7 +426,7 @@ class StoreClient:
                     if not is_transient(error) or self._is_late():
                         raise
                     if not retry_conflicts and is_conflict(error):
-                        raise Aborted from error
+                        raise TransactionAborted from error
             if time.monotonic() > patient_until:
                 end_orphans(self.pymongo)
                 patient_until = time.monotonic() + PATIENCE
@@ -443,7 +452,7 @@ class StoreClient:
                 session.commit_transaction()
                 return
             except PyMongoError as error:
-                if not error.has_error_label(UNKNOWN) or self._is_late():
+                if not error.has_error_label(UNKNOWN_RESULT_LABEL) or self._is_late():
                     raise
             time.sleep(LONGEST_PAUSE)
 
@@ -468,7 +477,7 @@ class StoreClient:
         if session is None:
             command.setdefault("writeConcern", self._write_concern if durable else UNJOURNALED_CONCERN)
         return self._retry(
-            lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
+            lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN_CODEC)), session
         )
 
     def _retry(self, send: Callable[[], T], session: Session | None) -> T:

@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Mapping[str, Any])
 # Maximum size of the messages in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
 # Number of documents in the first reply to a search with ``max_bytes``.
-PORTION: Final = 32
+FIRST_BATCH_SIZE: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
@@ -43,8 +43,8 @@ def read_up_to(cursor: CommandCursor[BsonDocument], max_bytes: int) -> list[Bson
             left -= size_of(document)
             if left <= 0:
                 break
-            if len(documents) == PORTION:
-                cursor.batch_size(2 + left * PORTION // (max_bytes - left))
+            if len(documents) == FIRST_BATCH_SIZE:
+                cursor.batch_size(2 + left * FIRST_BATCH_SIZE // (max_bytes - left))
     return documents
 
 

@@ -26,12 +26,12 @@ from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, UnfinishedCo
 from zq.storage.capabilities import check_size, check_stage
 from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import check_fence
-from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.client import LONGEST_PAUSE, Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
-from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, next_drafts, publish
+from zq.storage.mongodb.stages import BEGINNING, UNCOUNTED_FLAG, Progress, Stages, fits, next_drafts, publish
 
 # Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
@@ -42,7 +42,7 @@ LONGEST_REST: Final = 0.2
 # Maximum number of commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
 # Maximum number of searches per maintenance round.
-ROUNDS: Final = 100
+MAX_SEARCHES: Final = 100
 
 
 class RunningClock:
@@ -132,7 +132,7 @@ class Commits:
             return self._clean(record, max_messages)
         try:
             self._step(record, work)
-        except Aborted:  # other servers have completed the commit
+        except TransactionAborted:  # other servers have completed the commit
             return False
         self._announce_ready(entered)
         self._events.reached(step)
@@ -162,7 +162,7 @@ class Commits:
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
         overdue: BsonDocument = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
-        for _ in range(ROUNDS):
+        for _ in range(MAX_SEARCHES):
             with self._client.verb():
                 found = self._client.find(overdue, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
             removed += sum(self._resume(one, now) for one in found)
@@ -184,7 +184,7 @@ class Commits:
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
-        except Aborted:
+        except TransactionAborted:
             return None
         record = begun.record
         self._announce_ready(begun.entered)
@@ -205,13 +205,13 @@ class Commits:
             claims = producers.claims(former) if "state" in former else []
             return CommitStart(former, (), self._reservations.find_holdings(claims, clock.start, session))
         if "state" in former or (producers.has_last_batch(former, clock.start) and commit.batch <= former["batch"]):
-            raise Aborted
+            raise TransactionAborted
         if commit.fence is not None:
             check_fence(self._client, session, commit.project, commit.fence)
         kept = self._stages.find(commit, clock.start, session)
         for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=False):
             check_stage(commit, name, stage["count"])
-        published = sum(stage["count"] for stage in kept if BESIDE not in stage)
+        published = sum(stage["count"] for stage in kept if UNCOUNTED_FLAG not in stage)
         held = self._reservations.find_holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         deleted = sum(map(len, held.values()))
         check_size(CommitResult(commit.batch, published, deleted), bounds)
@@ -243,7 +243,7 @@ class Commits:
         except (ClaimLapsed, Fenced, StageNotFound):
             self._abort(record, clock)
             raise
-        except Aborted:
+        except TransactionAborted:
             raise CommitRunning from None  # the preparation took too long, and another server has aborted it
         self._events.reached(Step.DECIDED)
         return record
@@ -276,7 +276,7 @@ class Commits:
         if fence is not None:
             check_fence(self._client, session, layout.decode_text(record["project"]), fence)
         self._reservations.check_removals(begun.held, session)
-        published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
+        published = sum(stage["count"] for stage in record["publish"] if UNCOUNTED_FLAG not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}
 
@@ -294,9 +294,9 @@ class Commits:
             return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
         return None, Step.DONE
 
-    def _settle(self, record: BsonDocument, most: int, clock: RunningClock, session: Session) -> BsonDocument:
+    def _settle(self, record: BsonDocument, max_messages: int, clock: RunningClock, session: Session) -> BsonDocument:
         claims = producers.claims(record)[record["settled"] :]
-        done = self._reservations.finish(claims, record["attempt"], most, clock.start, session)
+        done = self._reservations.finish(claims, record["attempt"], max_messages, clock.start, session)
         return {"$inc": {"settled": done}, "$set": {"due": clock.now()}}
 
     def _publish(
@@ -366,7 +366,7 @@ class Commits:
                 noted["$inc"] = {**noted.get("$inc", {}), "turn": 1}
                 changed = self._client.modify({"query": doc_id, "update": noted, "new": True}, session)
                 return changed or {}
-            raise Aborted
+            raise TransactionAborted
 
         with self._client.verb():
             return self._client.transaction(work)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from zq.model import Grouping
 from zq.storage.api import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.counter_cache import CachedCounter, SequenceRange
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -46,7 +46,7 @@ class Arrivals(NamedTuple):
     bytes: int = 0
 
 
-class StaleCounter(Aborted):
+class StaleCounter(TransactionAborted):
     """Raised if a stored counter differs from its cached value."""
 
 

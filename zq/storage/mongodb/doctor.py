@@ -23,7 +23,7 @@ OPLOG_HOURS: Final = 24
 # Used share of the oplog from which old changes are removed.
 FULL_OPLOG_SHARE: Final = 0.9
 # States of usable members: primary, secondary, arbiter.
-USABLE: Final = (1, 2, 7)
+USABLE_STATES: Final = (1, 2, 7)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def check_members(client: Client, is_cluster: bool) -> Finding:
             "The replica set has one member, so a failed machine makes the messages unavailable.", "Add two members."
         )
     members = run(client, "admin", {"replSetGetStatus": 1})["members"]
-    gone = [member["name"] for member in members if member["state"] not in USABLE]
+    gone = [member["name"] for member in members if member["state"] not in USABLE_STATES]
     if gone:
         return fail(f"Members of the replica set are unusable: {', '.join(gone)}.", "See their logs and the network.")
     return ok(f"The replica set has {len(members)} usable members.")

@@ -22,7 +22,7 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.layout import BsonDocument
 
 # A character that is greater than every character of a stored text.
-ABOVE_ALL: Final = "\u0100"
+LAST_CHARACTER: Final = "\u0100"
 
 
 class DocumentController:
@@ -62,7 +62,7 @@ class DocumentController:
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         shard = _shard(project, kind)
         begins = shard + layout.encode_text(prefix)
-        names = {"$gt": shard + layout.encode_text(after), "$gte": begins, "$lt": begins + ABOVE_ALL}
+        names = {"$gt": shard + layout.encode_text(after), "$gte": begins, "$lt": begins + LAST_CHARACTER}
         where = {"_id": names, **_living(now), **self._client.shards([shard])}
         with self._client.verb():
             found = self._client.find(where, limit=limit, sort={"_id": 1}, hint="_id_")

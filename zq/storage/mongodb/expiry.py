@@ -175,23 +175,23 @@ class PendingDeletes:
             with self._client.verb():
                 self._open_posts.settle(layout.key(layout.queue_of(pending["s"])))
 
-    def _step(self, pending: Pending, most: int) -> int:
-        """Delete up to ``most`` documents of a pending purge, deletion or trim, and return their number.
+    def _step(self, pending: Pending, max_removals: int) -> int:
+        """Delete up to ``max_removals`` documents of a pending purge, deletion or trim, and return their number.
 
         If the number is 0, no work is left, and ``pending`` is removed from the database.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
-                return self._log_step(pending, most)
+                return self._log_step(pending, max_removals)
             key = layout.key(layout.queue_of(pending["s"]))
-            removed = self._delete_batch({"q": key.messages}, pending, "g", most) or groups.rewrite_up_to(
-                self._client, key, pending["g"], most
+            removed = self._delete_batch({"q": key.messages}, pending, "g", max_removals) or groups.rewrite_up_to(
+                self._client, key, pending["g"], max_removals
             )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
                 keys = {**pending, "g1": pending["g1"] - 1}
-                removed = self._delete_batch(records, pending, "g1", most) or self._delete_batch(
-                    known, keys, "g1", most
+                removed = self._delete_batch(records, pending, "g1", max_removals) or self._delete_batch(
+                    known, keys, "g1", max_removals
                 )
                 if not removed:
                     self._forget_later("c" + pending["s"], pending["s"])
@@ -200,11 +200,11 @@ class PendingDeletes:
                 self._client.update([{"q": note, "u": {"$unset": {"g": "", "g1": ""}}}])
         return removed
 
-    def _log_step(self, pending: Pending, most: int) -> int:
+    def _log_step(self, pending: Pending, max_removals: int) -> int:
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
-        removed = self._delete_batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
+        removed = self._delete_batch(batches, pending, "g", max_removals, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
         elif not removed:  # if this server dies after the notice, the record stays and another server notifies again
@@ -213,10 +213,10 @@ class PendingDeletes:
         return removed
 
     def _delete_batch(
-        self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS
+        self, what: BsonDocument, pending: Pending, bound: str, max_removals: int, index: str = layout.OBSERVERS
     ) -> int:
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
-        found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
+        found = self._client.find(where, limit=max_removals, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
         if found:
             bounds = {"$gte": found[0]["k"], "$lte": found[-1]["k"]}
             self._client.delete_all({**where, "k": bounds}, hint=index)

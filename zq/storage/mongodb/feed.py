@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 QueueListener = Callable[[QueueRef], None]
 
 # Seconds between two writes of queues. One entry contains all queues that were announced in this time.
-PAUSE: Final = 0.005
+WRITE_INTERVAL: Final = 0.005
 # Maximum duration of the last write of ``close``, in seconds.
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
@@ -207,7 +207,7 @@ class Feed:
             self._has_work.clear()
             self._is_urgent.clear()
             self._write_noted()
-            self._is_urgent.wait(PAUSE)
+            self._is_urgent.wait(WRITE_INTERVAL)
         self._write_noted()
 
     def _write_noted(self) -> None:

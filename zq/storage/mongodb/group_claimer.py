@@ -20,7 +20,7 @@ from zq.model import Outcome
 from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt, ClaimOutcome
-from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.client import LONGEST_PAUSE, Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.groups import SORT_ORDERS, Head, head_from, index_of
@@ -103,7 +103,7 @@ class GroupClaimer:
         try:
             with self._client.locks.locked(*finishing):
                 taken = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)
-        except Aborted:
+        except TransactionAborted:
             self.head_hint.record_collision()
             time.sleep(random.uniform(0, LONGEST_PAUSE))
             return [ClaimOutcome(attempt.now) for attempt in attempts]
@@ -130,7 +130,7 @@ class GroupClaimer:
                 named = self._client.where(self._key, _id={"$in": choice.doc_ids})
                 claiming = {"q": named, "u": layout.claim_update(attempt.request, now), "multi": True, "hint": "_id_"}
                 if self._client.update([claiming], session) != len(choice.eligible):
-                    raise Aborted
+                    raise TransactionAborted
             outcomes.append(attempt.outcome(choice, choice.doc_ids))
         served = list(zip(attempts, outcomes, strict=True))
         claimed = {one["_id"]: one for attempt, outcome in served if attempt.request for one in outcome.messages}
@@ -195,10 +195,10 @@ class GroupClaimer:
         """
         if len(names) < 2:
             return {}
-        most = want + 2 * len(names)
+        max_found = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
-        found = self._find(where, index_of(names[0]), most, max_bytes, session)
-        is_cut = len(found) == most or sum(map(size_of, found)) >= max_bytes
+        found = self._find(where, index_of(names[0]), max_found, max_bytes, session)
+        is_cut = len(found) == max_found or sum(map(size_of, found)) >= max_bytes
         by_group: dict[str, list[BsonDocument]] = {group: [] for group in sorted(names)}
         for one in found:
             by_group[one["h1"]].append(one)

@@ -98,10 +98,12 @@ def write_entries(
         client.delete_all({"_id": {"$in": empty}, "s": key.shard}, session=session)
 
 
-def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite up to ``most`` group entries that refer to deleted messages, and return the number of entries."""
+def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, max_entries: int) -> int:
+    """Rewrite up to ``max_entries`` group entries that refer to deleted messages, and return the number of entries."""
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
-    found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
+    found = client.find(
+        due, limit=min(max_entries, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1}
+    )
     if found:
         outdated = [{"h1": one["j"]} for one in found]
         client.transaction(lambda session: update_entries(client, session, key, outdated, BEFORE_ALL))

@@ -30,7 +30,7 @@ from uuid import uuid4
 
 from pymongo.errors import DuplicateKeyError
 
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.layout import BsonDocument
 
 LANE: Final = "j"
@@ -43,7 +43,7 @@ LEASE_END: Final[BsonDocument] = {"$add": ["$$NOW", LEASE]}
 MAX_ATTEMPTS: Final = 1 << 32
 
 
-class NotDrawn(Aborted):
+class SequencesNotReserved(TransactionAborted):
     """An error that is raised if sequences cannot be reserved outside a transaction.
 
     The caller then reserves the sequences inside a transaction.
@@ -68,9 +68,9 @@ class Lane:
     def hold(self, session: Session) -> None:
         """Write the lane's document, so that other writers wait for the end of the session's transaction.
 
-        This must be the first write of the transaction. Raises ``NotDrawn`` if another process has taken the lane. Also
-        raises ``NotDrawn`` if the outcome of an earlier transaction was unknown and the transaction was in fact
-        committed. After ``NotDrawn``, the next call acquires a lane again.
+        This must be the first write of the transaction. Raises ``SequencesNotReserved`` if another process has taken
+        the lane. Also raises ``SequencesNotReserved`` if the outcome of an earlier transaction was unknown and the
+        transaction was in fact committed. After ``SequencesNotReserved``, the next call acquires a lane again.
         """
         if not self.name:
             self._acquire()
@@ -79,7 +79,7 @@ class Lane:
         step = [{"$set": {"l": self.group, "u": LEASE_END}}]
         if self._client.update([{"q": own, "u": step, "hint": "_id_"}], session) != 1:
             self.name = ""
-            raise NotDrawn
+            raise SequencesNotReserved
 
     def finish_group(self) -> None:
         """Count the group as committed. Call this method after each committed transaction."""

@@ -46,7 +46,7 @@ from zq.storage.mongodb.group_commit import (
     remember,
     select_admitted,
 )
-from zq.storage.mongodb.lanes import Lane, NotDrawn
+from zq.storage.mongodb.lanes import Lane, SequencesNotReserved
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.numbering import DrawnNumbering, Numbering, TransactionNumbering
 from zq.storage.mongodb.open_posts import Found, OpenPosts, PageLimits
@@ -164,7 +164,7 @@ class Poster:
         """
         try:
             stored = self._run(posts, DrawnNumbering(self._client, self._lane))
-        except NotDrawn:
+        except SequencesNotReserved:
             return None
         self._lane.finish_group()
         return stored

@@ -30,7 +30,7 @@ from zq.storage.mongodb.commands import is_conflict
 from zq.storage.mongodb.counter_cache import CachedCounter, SequenceRange
 from zq.storage.mongodb.counters import Arrivals, StaleCounter, advance_cached, available_at, find_missing
 from zq.storage.mongodb.floors import counters_of, floor_of
-from zq.storage.mongodb.lanes import Lane, NotDrawn
+from zq.storage.mongodb.lanes import Lane, SequencesNotReserved
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument, QueueKey
 
 
@@ -44,7 +44,7 @@ class Numbering(Protocol):
         """Return the queues in ``keys`` that are known not to exist."""
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
-        """Reserve sequences for the ``arrivals`` of each queue. Raises ``Aborted`` if this is impossible."""
+        """Reserve sequences for the ``arrivals`` of each queue. Raises ``TransactionAborted`` if this is impossible."""
 
 
 class TransactionNumbering:
@@ -98,14 +98,17 @@ class DrawnNumbering:
         return find_missing(self._client, session, unknown)
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
-        """Draw sequences. Raises ``NotDrawn`` if a queue does not exist, or if the outcome of the draw is unknown."""
+        """Draw sequences.
+
+        Raises ``SequencesNotReserved`` if a queue does not exist, or if the outcome of the draw is unknown.
+        """
         # Otherwise, the posts that create queues would waste sequences of all other queues in the group.
         if self.find_missing(session, arrivals):
-            raise NotDrawn
+            raise SequencesNotReserved
         try:
             counters = {one["_id"]: one for one in self._draw(arrivals)}
         except PyMongoError as error:
-            raise NotDrawn from error
+            raise SequencesNotReserved from error
         for key in arrivals:
             if "b" not in counters.get(key.counter, {}):
                 self._client.counters.forget(key)
@@ -146,11 +149,12 @@ class DrawnNumbering:
     def _range(self, counter: Mapping[str, Any], number: int) -> SequenceRange:
         """Return the range that this attempt has drawn. ``counter`` is the queue's document after the draw.
 
-        Raises ``NotDrawn`` if the document does not contain the range, or if a purge or deletion has removed the range.
+        Raises ``SequencesNotReserved`` if the document does not contain the range, or if a purge or deletion has
+        removed the range.
         """
         drawn = counter.get("x", {}).get(self._lane.name, {})
         floor = floor_of(counter)
         if drawn.get("a") != self._lane.attempt or "b" not in counter or floor >= drawn["f"]:
-            raise NotDrawn
+            raise SequencesNotReserved
         grouping = Grouping(counter.get("h", ""))
         return SequenceRange(int(drawn["f"]), number, int(drawn["d"]), counter["b"], grouping, floor)

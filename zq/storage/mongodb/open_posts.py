@@ -62,7 +62,7 @@ REMEMBERED: Final = 86_400.0
 # Maximum seconds between two views while a listing waits for a range.
 LONGEST_PAUSE: Final = 0.05
 # Seconds after which a waiting listing tries to write the lane's document.
-UNTOUCHED: Final = 0.05
+LANE_WAIT: Final = 0.05
 
 
 class OpenRange(NamedTuple):
@@ -171,7 +171,7 @@ class OpenPosts:
             time.sleep(pause)
             pause, now = min(2 * pause, LONGEST_PAUSE), time.monotonic()
             # Many listings may wait for the same transaction, but one of them at a time is enough for this.
-            if now > began + UNTOUCHED and self._touching.acquire(blocking=False):
+            if now > began + LANE_WAIT and self._touching.acquire(blocking=False):
                 try:
                     self._touch(ranges)
                     if now > patient_until:

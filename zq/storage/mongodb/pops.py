@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from zq.model import Outcome
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.changes import FinishTerms, finish
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import Session, StoreClient, TransactionAborted
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.group_commit import FAULTS
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -17,7 +17,7 @@ from zq.storage.mongodb.shared_commands import CAPACITY, PARALLEL
 from zq.storage.mongodb.unions import FLOORS
 
 # Seconds for which pops do not share transactions after one was aborted.
-APART: Final = 2.0
+SEPARATE_SECONDS: Final = 2.0
 
 
 class Pop(NamedTuple):
@@ -38,9 +38,9 @@ class Pops:
     """The component that removes popped messages for all threads of a process.
 
     Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted. Each
-    request of the group then runs in its own transaction. For the next ``APART`` seconds, new requests do not share
-    transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other queues. On
-    a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
+    request of the group then runs in its own transaction. For the next ``SEPARATE_SECONDS`` seconds, new requests do
+    not share transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other
+    queues. On a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -69,8 +69,8 @@ class Pops:
         try:
             with self._client.locks.locked(*{pop.key.history_counter for pop in pops if pop.history}):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
-        except Aborted:
-            self._apart_until = time.monotonic() + APART
+        except TransactionAborted:
+            self._apart_until = time.monotonic() + SEPARATE_SECONDS
             return [False] if len(requests) == 1 else [self._execute([request])[0] for request in requests]
         return [True] * len(requests)
 
@@ -79,7 +79,7 @@ class Pops:
         wheres = [self._client.where(pop.key, _id={"$in": pop.doc_ids}, **pop.unchanged) for pop in plain]
         statements = [{"q": where, "limit": 0, "hint": "_id_"} for where in wheres]
         if plain and self._client.delete(statements, session) != sum(len(pop.found) for pop in plain):
-            raise Aborted
+            raise TransactionAborted
         for pop in pops:
             if pop.history:
                 self._finish(pop, session)
@@ -90,4 +90,4 @@ class Pops:
         # A message that was purged after the search must not become a history entry.
         counters = self._client.find(counters_of(self._client, [pop.key]), fields=FLOORS, session=session)
         if any(found["k"] <= floor_of(counter) for counter in counters for found in pop.found):
-            raise Aborted
+            raise TransactionAborted

@@ -71,7 +71,7 @@ class CommitEvents:
         pass
 
 
-LAST: Final = ("batch", "published", "deleted", "decided")
+LAST_COMMIT_FIELDS: Final = ("batch", "published", "deleted", "decided")
 UNDER_WAY: Final = (
     "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
     "order", "former"
@@ -150,7 +150,7 @@ def preparing_document(
         "removed": 0,
     }
     if has_last_batch(former, now):
-        record |= {field: former[field] for field in LAST if field in former} | {"former": former["e"]}
+        record |= {field: former[field] for field in LAST_COMMIT_FIELDS if field in former} | {"former": former["e"]}
     return record
 
 

@@ -71,7 +71,7 @@ class QueueClaimer:
         self._head_hint = HeadHint()
         # Whether the last search found messages. The next search then reads the queue's document in the same command.
         # This shortens the time between search and update, in which other processes may take the messages.
-        self._had_ready = False
+        self._found_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
         )
@@ -141,7 +141,7 @@ class QueueClaimer:
             found = self.search(
                 sum(attempt.limit for attempt in unserved), now, sum(attempt.max_bytes for attempt in unserved)
             )
-            self._had_ready = not found.is_empty
+            self._found_ready = not found.is_empty
             if found.is_empty:
                 break
             for at, outcome in zip(waiting, self._distribute(unserved, found), strict=True):
@@ -183,7 +183,7 @@ class QueueClaimer:
             hint=layout.CLAIMS,
             skip=skip,
             max_bytes=max_bytes,
-            in_same_command=self._had_ready,
+            in_same_command=self._found_ready,
         )
         return found, counter.get("b", NO_METADATA)
 

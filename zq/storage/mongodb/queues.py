@@ -7,7 +7,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
 from zq.model.stats import Depth, Measure
 from zq.storage.mongodb import groups, layout
 from zq.storage.mongodb.client import StoreClient
@@ -20,8 +20,8 @@ from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.unions import aggregate_with
 from zq.storage.mongodb.usage import UsageEstimates
 
-EXISTING = {"n": {"$exists": True}}
-MISSING = {"n": {"$exists": False}}
+EXISTING_FILTER = {"n": {"$exists": True}}
+MISSING_FILTER = {"n": {"$exists": False}}
 # The fields of a queue's document that statistics need.
 STATISTICS_FIELDS: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
@@ -49,7 +49,9 @@ class QueueController:
         step = {"$set": made, "$unset": {"e": ""}}
         with self._client.verb():
             try:
-                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **MISSING}, step, upsert=True)
+                self._client.messages.update_one(
+                    {"_id": key.counter, "s": key.shard, **MISSING_FILTER}, step, upsert=True
+                )
             except DuplicateKeyError:
                 return False
         return True
@@ -61,7 +63,7 @@ class QueueController:
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
-        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING}
+        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING_FILTER}
         with self._client.verb():
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
             is_updated = result.matched_count == 1
@@ -124,18 +126,18 @@ class QueueController:
             entered=entered,
         )
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             known = self._lookup.get(key)
             if known is None:
-                return Ready(0, None)
+                return ReadyMessages(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, max_count, moment, floor) if max_count else 0
             # When the claimed head of a group expires, the next message is ready. Only the group's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
-        return Ready(count, min(later) / 1000 if later else None)
+        return ReadyMessages(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
@@ -181,7 +183,7 @@ class StoreStats:
             return []
         with self._client.verb():
             fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
-            named = self._client.find(EXISTING, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
+            named = self._client.find(EXISTING_FILTER, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
             expired = self._expired(now, min(MAX_EXPIRED, queues * max_count))
         depths = []
         for one in named:
@@ -209,12 +211,12 @@ class StoreStats:
         counted = [*self._client.removals.measures(), *self._client.transactions.measures()]
         return [*counted, *mine, *sizes]
 
-    def _expired(self, now: int, most: int) -> dict[str, int]:
+    def _expired(self, now: int, max_messages: int) -> dict[str, int]:
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
         by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
-        stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
+        stages: list[BsonDocument] = [{"$match": due}, {"$limit": max_messages}, by_queue]
         return {one["_id"]: one["count"] for one in self._client.aggregate(stages, layout.EXPIRY)}
 
     def _depth(self, key: QueueKey, now: int, max_count: int, expired: int, floor: int = 0) -> Depth:
@@ -227,7 +229,7 @@ class StoreStats:
             if known == floor:
                 break
         parts = {one["_id"]: one for one in found}
-        front, rest = parts.get("ready", NONE), parts.get("waiting", NONE)
+        front, rest = parts.get("ready", NO_COUNTS), parts.get("waiting", NO_COUNTS)
         first = front["first"] / 1000 if front["count"] else None
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
@@ -263,4 +265,4 @@ class StoreStats:
         return [*sizes, Measure("store_messages", reply["count"])]
 
 
-NONE: Final[BsonDocument] = {"count": 0, "claimed": 0}
+NO_COUNTS: Final[BsonDocument] = {"count": 0, "claimed": 0}

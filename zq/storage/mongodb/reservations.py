@@ -157,8 +157,8 @@ class Reservations:
             while self._unreserve_in_groups(claim, attempt):
                 pass
 
-    def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
-        """Finish up to ``most`` messages of the commit attempt, and return the number of completed claims.
+    def finish(self, claims: Sequence[ClaimRef], attempt: str, max_messages: int, now: int, session: Session) -> int:
+        """Finish up to ``max_messages`` messages of the commit attempt, and return the number of completed claims.
 
         One call processes the claims at the start of the list that have the queue and the history retention of the
         first claim. If the call reaches its limit of messages, it returns 0, because some of the claims may still
@@ -168,7 +168,7 @@ class Reservations:
         group = list(
             takewhile(lambda one: (one.queue, one.history) == (first.queue, first.history), claims[:CLAIMS_AT_ONCE])
         )
-        limit = min(most, ENTRIES_AT_ONCE) if first.history else most
+        limit = min(max_messages, ENTRIES_AT_ONCE) if first.history else max_messages
         spellings = {"$in": [reserved_id(claim.claim) for claim in group]}
         key = layout.key(first.queue)
         kept = self._client.where(key, **{"c.i": spellings, "y.i": attempt})

@@ -51,7 +51,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 # Maximum number of drafts per command. MongoDB takes 30 µs for each draft, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
 # Flag of a stage that a commit publishes without counting its messages.
-BESIDE: Final = "beside"
+UNCOUNTED_FLAG: Final = "beside"
 # Milliseconds between the expiry of a stage and its removal by the TTL index. A commit that began before the expiry can
 # finish in this time.
 TTL_GRACE: Final = 60_000
@@ -152,8 +152,8 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages to publish, in order and without duplicates, then the existing stages of ``commit.beside``.
 
-        Stages of ``commit.beside`` are marked with ``BESIDE``, because a commit publishes them without counting their
-        messages.
+        Stages of ``commit.beside`` are marked with ``UNCOUNTED_FLAG``, because a commit publishes them without counting
+        their messages.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -171,7 +171,7 @@ class Stages:
                 raise StageNotFound.of(name)
             if "commit" in stage:
                 raise CommitRunning
-            stages.append(stage | {BESIDE: True} if beside else stage)
+            stages.append(stage | {UNCOUNTED_FLAG: True} if beside else stage)
         return stages
 
     def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:
@@ -301,26 +301,30 @@ Progress = list[int]
 BEGINNING: Final[Progress] = [0, 0]
 
 
-def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
+def fits(stages: Sequence[BsonDocument], others: int, max_messages: int) -> bool:
     """Return whether one transaction can publish all messages of the stages and process ``others`` further messages."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
-    return bool(count + others <= most and weight <= BYTES_AT_ONCE)
+    return bool(count + others <= max_messages and weight <= BYTES_AT_ONCE)
 
 
 def next_drafts(
-    stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
+    stage_store: Stages,
+    stages: Sequence[BsonDocument],
+    progress: Progress,
+    max_drafts: int,
+    session: Session | None = None,
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return up to ``most`` drafts to publish next.
+    """Return up to ``max_drafts`` drafts to publish next.
 
     Also return the progress of the commit after these drafts are published.
     """
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress
-    while index < len(stages) and len(chosen) < most:
+    while index < len(stages) and len(chosen) < max_drafts:
         stage = stages[index]
         usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
-        found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
+        found = stage_store.drafts(stage, order, min(max_drafts - len(chosen), 1 + usual), session)
         for one in found:
             weight += layout.size_of(one)
             if chosen and weight > BYTES_AT_ONCE:

@@ -186,9 +186,9 @@ class Reader:
         if start >= last:
             return LogSlice([], max(after, last), False, last, dropped)
         span = self._span(key, start, limit, pattern, last, moment)
-        most = min(limit, MAX_BATCHES)
+        max_batches = min(limit, MAX_BATCHES)
         found = self._client.find(
-            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, max_bytes=MAX_BYTES
+            span.conditions, limit=max_batches, sort={"k": 1}, hint=span.hint, snapshot=moment, max_bytes=MAX_BYTES
         )
         if not moment:
             # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was
@@ -197,7 +197,9 @@ class Reader:
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
-        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < MAX_BYTES
+        whole = (
+            len(batches) == len(kept) and len(found) < max_batches and sum(len(one["b"]) for one in found) < MAX_BYTES
+        )
         end = batches[-1].last if batches else int(found[-1]["k"]) if found else 0
         position = max(dropped, span.end if whole else end)
         last = max(last, dropped)

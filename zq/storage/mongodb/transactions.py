@@ -29,7 +29,7 @@ from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import advance_fence
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
-from zq.storage.mongodb.documents import ABOVE_ALL
+from zq.storage.mongodb.documents import LAST_CHARACTER
 from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import StageRequest, Stages
 
@@ -82,7 +82,7 @@ class TransactionController:
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         prefix, living = _prefix(project, work), _living(work, layout.ms(now))
-        names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
+        names = {"$gte": prefix, "$lt": prefix + LAST_CHARACTER}
         with self._client.verb():
             count = self._client.count({"_id": names, **living}, "_id_")
             known = self._client.count({"_id": prefix + layout.encode_text(name), **living}, "_id_")
@@ -90,7 +90,7 @@ class TransactionController:
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
         prefix = _prefix(project, work)
-        names = {"$gt": prefix + layout.encode_text(after), "$lt": prefix + ABOVE_ALL}
+        names = {"$gt": prefix + layout.encode_text(after), "$lt": prefix + LAST_CHARACTER}
         conditions = {"_id": names, **_living(work, layout.ms(now))}
         with self._client.verb():
             found = self._client.find(
@@ -110,7 +110,7 @@ class TransactionController:
 LISTED_FIELDS: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
-    Work.PRODUCER: (*producers.LAST, "state", "e"),
+    Work.PRODUCER: (*producers.LAST_COMMIT_FIELDS, "state", "e"),
 }
 
 

@@ -12,7 +12,7 @@ from bson.timestamp import Timestamp
 
 from zq.model import UNBOUNDED
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.commands import PORTION
+from zq.storage.mongodb.commands import FIRST_BATCH_SIZE
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument, size_of
 
 # The fields of a queue document that ``floors`` reads.
@@ -77,7 +77,7 @@ def aggregate_with(
         pipeline = [{"$match": queue_filter}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
-    portion = limit if max_bytes >= UNBOUNDED else min(limit, PORTION)
+    portion = limit if max_bytes >= UNBOUNDED else min(limit, FIRST_BATCH_SIZE)
     if limit:
         # One more than the maximum number of results. Otherwise, the driver would send another command to the cursor.
         command["cursor"] = {"batchSize": 1 + len(names) + portion}

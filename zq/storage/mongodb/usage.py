@@ -146,18 +146,18 @@ class UsageEstimates:
         LOG.warning("The usage of project %r could not be counted within %s seconds.", project, MAX_DURATION)
         return None
 
-    def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
+    def _total(self, project: str, entered: Totals, max_count: int = 0) -> tuple[Totals, bool]:
         """Return the message count and data size of a project, and whether the count was completed.
 
-        If the project has more than ``most`` messages, history entries or idempotency keys, the count ends early, and
-        the numbers are too low. If ``most`` is 0, there is no limit.
+        If the project has more than ``max_count`` messages, history entries or idempotency keys, the count ends early,
+        and the numbers are too low. If ``max_count`` is 0, there is no limit.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
         for kind in "mho":
             within = self._filter(kind, project)
-            number = self._number(within, most)
-            if most and number > most:
+            number = self._number(within, max_count)
+            if max_count and number > max_count:
                 return found.plus(Totals(number if kind == "m" else 0, number * mean)), False
             size = self._sizes(kind, within, number, mean) + OVERHEAD * number if number else 0
             found = found.plus(Totals(number if kind == "m" else 0, size))
@@ -169,8 +169,8 @@ class UsageEstimates:
         removed = below(kind, find_pending(self._client, project))
         return within | ({"$nor": removed} if removed else {})
 
-    def _number(self, where: BsonDocument, most: int) -> int:
-        limit = [{"$limit": most + 1}] if most else []
+    def _number(self, where: BsonDocument, max_count: int) -> int:
+        limit = [{"$limit": max_count + 1}] if max_count else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
 

@@ -51,8 +51,8 @@ def connect(
         Path(chosen.cache) if chosen.cache else default_cache(uri),
         SHAPE,
         expiry,
-        stamped=layout.STAMPED,
-        trimmed=layout.TRIMMED,
+        stamped=layout.STAMPED_FAMILY,
+        trimmed=layout.TRIMMED_FAMILY,
         name=f"{socket.gethostname()}:{os.getpid()}",
         terms=TakeoverTerms(lease, chosen.takeover, owner_timeout, by_position),
         rules=CheckpointRules(

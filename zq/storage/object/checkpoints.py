@@ -24,15 +24,15 @@ from zq.storage.object.shipping import LogCut, Shipper
 
 LOG = logging.getLogger(__name__)
 # Maximum size in bytes of a file whose content is stored in the manifest.
-SMALL: Final = 4096
+MAX_INLINE_SIZE: Final = 4096
 # Number of files that are read, written or deleted concurrently.
 AT_ONCE: Final = 4
 # Seconds between two checks for due work.
 TICK: Final = 0.5
 # Maximum age of the last checkpoint in seconds, if anything was written since.
-LONGEST: Final = 3600.0
+MAX_CHECKPOINT_AGE: Final = 3600.0
 # Seconds after a failed checkpoint until the next attempt.
-PAUSE: Final = 10.0
+RETRY_PAUSE: Final = 10.0
 # Maximum number of log records that are removed per check for a fence.
 REMOVED_AT_ONCE: Final = 200
 
@@ -108,7 +108,7 @@ def describe_files(folder: Path, known: dict[str, File]) -> list[File]:
         if (former := known.get(path.name)) is not None and former.size == size and path.suffix == ".sst":
             return former
         value = path.read_bytes()
-        inline = size <= SMALL and path.suffix != ".sst"
+        inline = size <= MAX_INLINE_SIZE and path.suffix != ".sst"
         return File(path.name, size, hashlib.sha256(value).hexdigest(), value if inline else b"")
 
     return [one(path) for path in sorted(folder.iterdir()) if path.is_file()]
@@ -296,9 +296,9 @@ class Checkpointer:
     def _is_due(self) -> bool:
         records = self._shipper.acknowledged - self._last
         size = self._shipper.stored_bytes - self._last_bytes
-        if not records or time.monotonic() < self._tried + (PAUSE if self._has_failed else 0.0):
+        if not records or time.monotonic() < self._tried + (RETRY_PAUSE if self._has_failed else 0.0):
             return False
-        return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
+        return records >= self._rules.records or size >= self._rules.size or self.age >= MAX_CHECKPOINT_AGE
 
     def _run_due(self) -> None:
         if self._is_due():

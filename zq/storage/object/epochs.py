@@ -29,16 +29,16 @@ from zq.storage.object.objects import Objects
 
 T = TypeVar("T")
 # Layout number of stores of version 0.1.0, which did not record it.
-UNNUMBERED: Final = "5"
+UNRECORDED_LAYOUT: Final = "5"
 # Fraction by which owners shorten a lease, to allow for different clock rates.
 MARGIN: Final = 0.1
 # Maximum seconds for which an operation waits for proof of ownership.
 PATIENCE: Final = 1.0
 # Maximum age in seconds of a response from the object store that counts as recent.
-RECENT: Final = 1.0
+MAX_RESPONSE_AGE: Final = 1.0
 
 
-class TakenOver(Exception):
+class TakeoverLost(Exception):
     """An error that is raised if another server takes over the store during this server's takeover."""
 
 
@@ -82,7 +82,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
     moment: int
     chain: list[Span]
     by_position: bool = False
-    layout: str = UNNUMBERED
+    layout: str = UNRECORDED_LAYOUT
 
 
 class Head(RestorePoints, frozen=True, kw_only=True):
@@ -173,10 +173,10 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening record of an epoch. Raises ``TakenOver`` if another server has already fenced the epoch."""
+    """Write the opening record of an epoch. Raises ``TakeoverLost`` if another server has already fenced the epoch."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
-        raise TakenOver
+        raise TakeoverLost
 
 
 def check_layout(opening: Opening, layout: str) -> None:
@@ -285,9 +285,9 @@ class Proof:
             self._request_check(lambda: self.is_valid)
 
     def confirm(self) -> None:
-        """Wait for a new ownership check, unless ownership was confirmed within the last ``RECENT`` seconds."""
-        if not self._closing and (self.fenced or self.age > RECENT):
-            self._request_check(lambda: self.age <= RECENT)
+        """Wait for a new ownership check, unless the last one is at most ``MAX_RESPONSE_AGE`` seconds old."""
+        if not self._closing and (self.fenced or self.age > MAX_RESPONSE_AGE):
+            self._request_check(lambda: self.age <= MAX_RESPONSE_AGE)
 
     def _request_check(self, proven: Callable[[], bool]) -> None:
         with self._changed:
@@ -314,7 +314,7 @@ class Proof:
                 if self._closing or self.fenced:
                     return
                 self._check_requested = False
-                due = self.age >= min(self._lease / 4, RECENT)
+                due = self.age >= min(self._lease / 4, MAX_RESPONSE_AGE)
             if due:
                 with suppress(Unavailable):
                     self.check_fence()

@@ -29,12 +29,12 @@ from zq.storage.object.checkpoints import Manifest, download
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Opening, RestorePoints, log_name
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import AHEAD, acknowledged_position, read_chain, read_epoch
+from zq.storage.object.restoring import READ_AHEAD, acknowledged_position, read_chain, read_epoch
 from zq.storage.object.store import ShippedStore
 
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to create the copy after an error.
-PAUSE: Final = 30.0
+RETRY_PAUSE: Final = 30.0
 # Maximum size in bytes of the write buffers, which a takeover must flush first.
 MAX_BUFFERED_BYTES: Final = 16 << 20
 
@@ -98,7 +98,7 @@ def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
         held.append(record)
         while held and held[0].position <= known:
             yield held.popleft()
-        if len(held) == AHEAD:
+        if len(held) == READ_AHEAD:
             return
 
 
@@ -152,7 +152,7 @@ class Standby:
             LOG.warning("The standby cannot follow the log now: %s", error)
             if self._store is None or self._store.failure is not None:
                 self.drop()
-                self._again = time.monotonic() + PAUSE
+                self._again = time.monotonic() + RETRY_PAUSE
 
     def stop(self) -> StandbyCopy | None:
         """Close the copy and return its position and checkpoint, or None if there is no usable copy."""

@@ -33,7 +33,7 @@ from zq.storage.rocksdb.store import Store
 NOT_THERE: Final = "There is no store under this prefix in the object store."
 
 
-class Restored(NamedTuple):
+class RestoreState(NamedTuple):
     """The state that a restore has reached.
 
     ``position`` is the log position. ``moment`` is the creation time of the last applied log record, in milliseconds
@@ -55,7 +55,7 @@ class StoreFormat(NamedTuple):
 
 def restore(
     objects: Objects, to: Path, shape: StoreFormat, at: float | None = None, position: int | None = None
-) -> Restored:
+) -> RestoreState:
     """Restore the store to the new directory ``to``, and return the log position and the time of the restored state.
 
     By default, the latest state is restored; ``at`` (seconds since the Unix epoch) or the log position ``position``
@@ -92,7 +92,7 @@ def restore(
             store.wait_durable(always=True)
         finally:
             store.close()
-    return Restored(reached, moment)
+    return RestoreState(reached, moment)
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:

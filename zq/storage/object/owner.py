@@ -24,7 +24,7 @@ from zq.storage.object.epochs import (
     Proof,
     RestorePoints,
     Span,
-    TakenOver,
+    TakeoverLost,
     check_layout,
     depose,
     extend_chain,
@@ -47,8 +47,10 @@ from zq.storage.rocksdb.space import SpaceGuard
 from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
-TAKEN: Final = "Another server took over the store at the same time. Restart this server, or start it as a standby."
-OVERTAKEN: Final = "Another server took over the store first. This server keeps waiting as a standby."
+SIMULTANEOUS_TAKEOVER: Final = (
+    "Another server took over the store at the same time. Restart this server, or start it as a standby."
+)
+LOST_TAKEOVER: Final = "Another server took over the store first. This server keeps waiting as a standby."
 REFUSED: Final = (
     "Another server owns the store: {}. Stop it, or, if it has failed, start this server with [storage:object] "
     "takeover = wait."
@@ -155,7 +157,7 @@ class Owner(Directory):
                 epoch = self._win_turn(standby, patience)
                 try:
                     return self._take_over(standby, epoch, filtered)
-                except TakenOver as taken:
+                except TakeoverLost as taken:
                     self._fall_behind(taken)
                 # Two servers whose restores take longer than this would otherwise depose each other for ever.
                 patience *= 2
@@ -176,8 +178,8 @@ class Owner(Directory):
         If this server may wait again, log a warning. Otherwise, raise ``Deposed``.
         """
         if self._terms.takeover != "wait" or self._proof is not None:
-            raise Deposed(TAKEN) from cause
-        LOG.warning(OVERTAKEN)
+            raise Deposed(SIMULTANEOUS_TAKEOVER) from cause
+        LOG.warning(LOST_TAKEOVER)
 
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.

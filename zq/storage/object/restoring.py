@@ -21,14 +21,14 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.storage.object import entries
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Span, TakenOver, log_name
+from zq.storage.object.epochs import Head, Span, TakeoverLost, log_name
 from zq.storage.object.objects import Objects
 
 # Number of records that are read concurrently.
-AHEAD: Final = 16
+READ_AHEAD: Final = 16
 # Maximum number of unacknowledged records of an owner with fencing by position.
 WINDOW: Final = 16
-MISSING: Final = "The object {} of the log is missing."
+MISSING_OBJECT: Final = "The object {} of the log is missing."
 NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
@@ -72,15 +72,15 @@ def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
     """Yield the records of an epoch after the position ``base``, including fences and records that are not valid."""
-    with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
+    with ThreadPoolExecutor(READ_AHEAD, "zq-restore") as readers:
         while last is None or base < last:
-            end = base + AHEAD if last is None else min(base + AHEAD, last)
+            end = base + READ_AHEAD if last is None else min(base + READ_AHEAD, last)
             names = [log_name(epoch, position, by_position) for position in range(base + 1, end + 1)]
             values = list(readers.map(objects.get, names))
             for name, value in zip(names, values, strict=True):
                 if value is None:
                     if last is not None or base < acknowledged or _was_acknowledged(base + 1, epoch, names, values):
-                        raise StoreDamaged(MISSING.format(name))
+                        raise StoreDamaged(MISSING_OBJECT.format(name))
                     return
                 record = entries.decode(value, name)
                 if record.position != base + 1 or (record.epoch != epoch and not by_position):
@@ -110,7 +110,7 @@ def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: 
         each(record)
         base, acknowledged = record.position, max(acknowledged, record.acknowledged)
         doubtful.append(record)
-        while doubtful and (doubtful[0].position <= acknowledged or len(doubtful) > AHEAD):
+        while doubtful and (doubtful[0].position <= acknowledged or len(doubtful) > READ_AHEAD):
             _confirm(objects, doubtful.popleft(), acknowledged)
     for record in doubtful:
         _confirm(objects, record, acknowledged)
@@ -128,7 +128,7 @@ def close_log_by_position(
     """Close the log of an epoch that is fenced by position, and return the position of the last fence.
 
     Call ``each`` with every valid record after ``base``. ``successor`` is the number of the epoch that writes the
-    fences. Raises ``TakenOver`` if a later epoch has written a fence.
+    fences. Raises ``TakeoverLost`` if a later epoch has written a fence.
     """
 
     def fence(position: int) -> bool:
@@ -139,14 +139,14 @@ def close_log_by_position(
     while True:
         for record in read_records(objects, epoch, base, None, acknowledged, True):
             if record.epoch > successor:
-                raise TakenOver
+                raise TakeoverLost
             closed = closed or record.epoch > epoch
             if record.epoch == epoch and record.batches and not closed:
                 each(record)
             base = record.position
         if fence(base + 1):
             break
-    with ThreadPoolExecutor(AHEAD, "zq-fence") as writers:
+    with ThreadPoolExecutor(READ_AHEAD, "zq-fence") as writers:
         list(writers.map(fence, range(base + 2, base + 1 + WINDOW)))
     return base + WINDOW
 

@@ -28,14 +28,14 @@ MAX_RECORD_BYTES: Final = 4 << 20
 # Size in bytes of the unacknowledged batches above which writes are rejected.
 MAX_WAITING_BYTES: Final = 64 << 20
 # Number of recent uploads whose durations determine the spacing of the next ones.
-RECENT: Final = 8
+RECENT_UPLOADS: Final = 8
 # Maximum delay in seconds of batches for which no caller waits.
-UNHURRIED: Final = 1.0
+MAX_UNAWAITED_DELAY: Final = 1.0
 # Seconds between two attempts: for the first retry, and at most.
-PAUSE: Final = (0.05, 2.0)
+RETRY_PAUSES: Final = (0.05, 2.0)
 # Seconds until the next attempt if the object store has rejected a record.
 REFUSED_PAUSE: Final = 5.0
-UNKNOWN: Final = (
+UNKNOWN_OUTCOME: Final = (
     "The object store did not confirm the change in time. The change may have been stored.{} Try again later."
 )
 OVERLOAD_ERROR: Final = "The object store cannot keep up with the writes of this server. Try again later."
@@ -113,7 +113,7 @@ class Shipper:
         """Cuts whose records do not exist yet."""
         self._done: dict[int, float] = {}
         """The start of the upload of each stored but unacknowledged record, by position, on the proof's clock."""
-        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._durations: deque[float] = deque(maxlen=RECENT_UPLOADS)
         self._alone = 0.0
         self._spacing = 0.0
         """Minimum seconds between the starts of two concurrent uploads."""
@@ -144,14 +144,14 @@ class Shipper:
         if self._bytes > MAX_WAITING_BYTES:
             raise Unavailable(OVERLOAD_ERROR)
 
-    def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
+    def append(self, writes: Sequence[Write], removed_ranges: Sequence[Range]) -> None:
         """Append a batch to the log, and return before the batch is uploaded.
 
         Batches must be appended in the order in which they are written to the local store.
         """
         size = sum(len(key) + len(value or b"") for _, key, value in writes)
         with self._changed:
-            self._waiting.append(_Waiting(Batch(writes, gone), size, time.monotonic()))
+            self._waiting.append(_Waiting(Batch(writes, removed_ranges), size, time.monotonic()))
             self._bytes += size
             self._appended += 1
 
@@ -164,34 +164,34 @@ class Shipper:
         wanted = self._appended
         self._wait_for(wanted)
 
-    def _wait_for(self, wanted: int) -> None:
+    def _wait_for(self, position: int) -> None:
         with self._changed:
-            if self._shipped >= wanted:
+            if self._shipped >= position:
                 return
             if self._proof.fenced:
                 raise Deposed
-            waiter = _Waiter(wanted, threading.Lock())
+            waiter = _Waiter(position, threading.Lock())
             waiter.gate.acquire()
             self._waiters.append(waiter)
-            if wanted > self._wanted:
-                hurried, self._wanted = self._wanted > self._taken, wanted
+            if position > self._wanted:
+                hurried, self._wanted = self._wanted > self._taken, position
                 if not hurried:
                     self._changed.notify()
         waiter.gate.acquire(timeout=self._patience)
-        if self._shipped >= wanted:
+        if self._shipped >= position:
             return
         with self._changed:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
         if self._proof.fenced:
             raise Deposed
-        raise Unavailable(UNKNOWN.format(self._refusal))
+        raise Unavailable(UNKNOWN_OUTCOME.format(self._refusal))
 
-    def _wake(self, wanted: int) -> None:
-        """Wake the threads that wait for batches up to ``wanted``. The caller holds ``_changed``."""
+    def _wake(self, position: int) -> None:
+        """Wake the threads that wait for batches up to ``position``. The caller holds ``_changed``."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if waiter.wanted <= wanted:
+            if waiter.wanted <= position:
                 waiter.gate.release()
             else:
                 self._waiters.append(waiter)
@@ -300,10 +300,10 @@ class Shipper:
         A value of 0 or less means that an upload may begin now.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
-            return UNHURRIED / 2
+            return MAX_UNAWAITED_DELAY / 2
         now, oldest = time.monotonic(), self._waiting[0].since
         hurried = self._wanted > self._taken or self._closing or self._bytes > MAX_RECORD_BYTES
-        start = oldest if hurried else oldest + UNHURRIED / 2
+        start = oldest if hurried else oldest + MAX_UNAWAITED_DELAY / 2
         if self._serials and self._bytes <= MAX_RECORD_BYTES:
             start = max(start, self._started + self._spacing)
         return max(start, self._started + self._linger) - now
@@ -360,7 +360,7 @@ class Shipper:
             raise Deposed
 
     def _retry(self, act: Callable[[], object]) -> None:
-        pause = PAUSE[0]
+        pause = RETRY_PAUSES[0]
         while True:
             try:
                 act()
@@ -375,7 +375,7 @@ class Shipper:
                     LOG.critical("The object store rejects writes to the log: %s", error)
                     pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
-                pause = min(PAUSE[1], pause * 2)
+                pause = min(RETRY_PAUSES[1], pause * 2)
 
 
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:

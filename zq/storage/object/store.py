@@ -45,12 +45,12 @@ class ShippedStore(Store):
         """Start uploading all new writes. ``closed`` is called when the store has been closed."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
-    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
+    def write(self, writes: Sequence[Write], removed_ranges: Sequence[Range] = ()) -> None:
         shipper = self.shipper
         shipper.admit()
         with self._order:
-            super().write(writes, gone)
-            shipper.append(writes, gone)
+            super().write(writes, removed_ranges)
+            shipper.append(writes, removed_ranges)
 
     def wait_durable(self, always: bool = False) -> None:
         """Wait until all changes are in the object store, regardless of ``always``."""

@@ -18,7 +18,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRejection, Requests
 
-NEWEST: Final = {"X-Newest": "true"}
+NEWEST_HEADERS: Final = {"X-Newest": "true"}
 NO_POSITIONS: Final = (
     "[storage:object] fencing = position requires an object store with conditional writes, which Swift does not have. "
     "Use fencing = look."
@@ -133,11 +133,11 @@ class SwiftObjects(Objects):
         raise StartRefused(NO_POSITIONS)
 
     def get(self, name: str) -> bytes | None:
-        reply = self._expect(self.send("GET", self.path(name), NEWEST), 200, 404)
+        reply = self._expect(self.send("GET", self.path(name), NEWEST_HEADERS), 200, 404)
         return reply.body if reply.status == 200 else None
 
     def exists(self, name: str) -> bool:
-        return self._expect(self.send("HEAD", self.path(name), NEWEST), 200, 404).status == 200
+        return self._expect(self.send("HEAD", self.path(name), NEWEST_HEADERS), 200, 404).status == 200
 
     def delete(self, name: str) -> None:
         self._expect(self.send("DELETE", self.path(name)), 204, 404)

@@ -39,14 +39,16 @@ class Match(NamedTuple):
 
 
 def page(
-    store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, max_bytes: int
+    store: Store, state: QueueState, message_state: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages in the state ``wanted`` after a position.
+    """Return up to ``limit`` messages in the state ``message_state`` after a position.
 
     The page is empty only if no such message exists.
     """
     matches = (
-        _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
+        _claimed(store, state, after, now)
+        if message_state is State.CLAIMED
+        else _unclaimed(store, state, message_state, after, now)
     )
     items: list[Message] = []
     position: Position | None = None
@@ -74,10 +76,12 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
             yield Match(Position(0, sequence), record)
 
 
-def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Match]:
+def _unclaimed(store: Store, state: QueueState, message_state: State, after: Position, now: int) -> Iterator[Match]:
     lane = after.lane
     both = merge(
-        _indexed(store, state, wanted, after, now), _fresh(store, state, wanted, after, now), key=itemgetter(0, 1)
+        _indexed(store, state, message_state, after, now),
+        _fresh(store, state, message_state, after, now),
+        key=itemgetter(0, 1),
     )
     for available, sequence, record in both:
         if not record.indexed:
@@ -85,8 +89,8 @@ def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, 
         yield Match(Position(available, sequence, lane), record)
 
 
-def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    number, is_ready = state.number, wanted is State.READY
+def _indexed(store: Store, state: QueueState, message_state: State, after: Position, now: int) -> Iterator[Candidate]:
+    number, is_ready = state.number, message_state is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
     lower = max(lower, state.ready_cursor.head) if is_ready else max(lower, present)
@@ -97,8 +101,8 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
             yield available, sequence, record
 
 
-def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    if wanted is State.READY:
+def _fresh(store: Store, state: QueueState, message_state: State, after: Position, now: int) -> Iterator[Candidate]:
+    if message_state is State.READY:
         for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
             if available > now:  # so are all later ones, because the available-at increases with the sequence
                 return

@@ -139,7 +139,12 @@ class ClaimController:
         return settled
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         end = Completion(Outcome.DELETED, history, layout.ms(now))
         handled: list[HandleOutcome] = []
@@ -147,7 +152,9 @@ class ClaimController:
             for some in split_into_runs(handles):
                 with registry.locked(queue) as (state,):
                     handled += (
-                        [HandleOutcome.GONE] * len(some) if state is None else handle(store, state, some, late, end)
+                        [HandleOutcome.GONE] * len(some)
+                        if state is None
+                        else handle(store, state, some, accepts_expired, end)
                     )
             if HandleOutcome.DONE in handled:
                 store.wait_durable()
@@ -397,12 +404,12 @@ def settle_messages(
 
 
 def handle(
-    store: Store, state: QueueState, handles: Sequence[MessageHandle], late: bool, end: Completion
+    store: Store, state: QueueState, handles: Sequence[MessageHandle], accepts_expired: bool, end: Completion
 ) -> list[HandleOutcome]:
     """Apply operations to claimed messages in one change, and return their outcomes in the same order.
 
-    If ``late`` is true, an operation is accepted after the claim has expired, unless the message has been claimed
-    since.
+    If ``accepts_expired`` is true, an operation is accepted after the claim has expired, unless the message has been
+    claimed since.
     """
     ids = [message_handle.id for message_handle in handles]
     found = {record.id: (at, record) for at, record in locate(store, state, ids, end.now)}
@@ -416,7 +423,7 @@ def handle(
             handled.append(HandleOutcome.LOST)
             continue
         age = (end.now - record.claimed) // 1000
-        judged = message_handle.decide(record.claim, record.count, late or record.is_held(end.now), age)
+        judged = message_handle.decide(record.claim, record.count, accepts_expired or record.is_held(end.now), age)
         handled.append(judged)
         if judged is DONE:
             if message_handle.hold is None:

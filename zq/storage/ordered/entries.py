@@ -12,43 +12,43 @@ from zq.storage.ordered.layout import IndexFields, NewMessage
 from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
-WORD: Final = layout.number.size
+NUMBER_SIZE: Final = layout.number.size
 # Bound once, because the functions below run for each message of an operation, and attribute lookups are slow.
 _pack: Final = layout.number.pack
 
 # Functions from an index entry (key, value) to the message's key in ``messages``, by index family.
 MESSAGE_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "bodies": lambda key, _: key,
-    "available": lambda key, _: key[:WORD] + key[2 * WORD :],
-    "expiry": lambda key, _: key[WORD:],
+    "available": lambda key, _: key[:NUMBER_SIZE] + key[2 * NUMBER_SIZE :],
+    "expiry": lambda key, _: key[NUMBER_SIZE:],
     "ids": lambda _, value: value,
 }
 # Functions from an index entry (key, value) to the history entry's key in ``history``, by index family.
 HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
-    "sequences": lambda key, value: key[:WORD] + value,
-    "endings": lambda key, _: key[:WORD] + key[-WORD:],
+    "sequences": lambda key, value: key[:NUMBER_SIZE] + value,
+    "endings": lambda key, _: key[:NUMBER_SIZE] + key[-NUMBER_SIZE:],
 }
 
 
-def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the writes that store the index entries of a message. If ``gone`` is true, the writes remove them.
+def message_entries(project: bytes, key: bytes, record: NewMessage, is_removed: bool = False) -> list[Write]:
+    """Return the writes that store the index entries of a message. If ``is_removed`` is true, the writes remove them.
 
     The indexes ``lines`` (message groups) and ``claims`` are not included. ``project`` is the project's key prefix.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
-        ("expiry", expires + key, None if gone else b""),
-        ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if gone else key),
+        ("expiry", expires + key, None if is_removed else b""),
+        ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if is_removed else key),
     ]
     if record.indexed:
-        place = key[:WORD] + _pack(record.available) + key[WORD:]
-        entries.append(("available", place, None if gone else expires))
+        place = key[:NUMBER_SIZE] + _pack(record.available) + key[NUMBER_SIZE:]
+        entries.append(("available", place, None if is_removed else expires))
     return entries
 
 
 def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Write]:
     """Return the writes that remove a message, its body, and the index entries that ``message_entries`` returns."""
-    writes = message_entries(project, key, record, gone=True)
+    writes = message_entries(project, key, record, is_removed=True)
     if record.body is None:
         writes.append(("bodies", key, None))
     writes.append(("messages", key, None))
@@ -65,9 +65,9 @@ def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write
     elif old.available == available and old.indexed == new.indexed:
         return writes
     if old.indexed and (old.available != available or not new.indexed):
-        writes.append(("available", key[:WORD] + _pack(old.available) + key[WORD:], None))
+        writes.append(("available", key[:NUMBER_SIZE] + _pack(old.available) + key[NUMBER_SIZE:], None))
     if new.indexed:
-        writes.append(("available", key[:WORD] + _pack(available) + key[WORD:], _pack(expires)))
+        writes.append(("available", key[:NUMBER_SIZE] + _pack(available) + key[NUMBER_SIZE:], _pack(expires)))
     return writes
 
 

@@ -30,13 +30,13 @@ from zq.storage.ordered.store import Store, Write
 
 LOG = logging.getLogger(__name__)
 # Maximum number of items that active expiry removes in one write, which blocks all threads for about a millisecond.
-SLICE: Final = 100
+MAX_SLICE_REMOVALS: Final = 100
 # Pause in seconds after each slice. Without it, another thread would wait up to five milliseconds for the GIL.
 SLICE_PAUSE: Final = 0.0001
 # Seconds after which active expiry reads both indexes from the beginning again.
 RESCAN_INTERVAL: Final = 3600.0
 # Number of messages that lazy expiry removes in one write.
-BATCH: Final = 100
+LAZY_BATCH: Final = 100
 # Pause of lazy expiry as a multiple of the preceding working time, so that it works at most a fifth of the time.
 PAUSE_FACTOR: Final = 4
 # Maximum pause of lazy expiry in seconds.
@@ -99,7 +99,7 @@ class ActiveExpiry:
         """
         while left := pace.step():
             while left:
-                asked = min(left, SLICE)
+                asked = min(left, MAX_SLICE_REMOVALS)
                 with self._handle as session:
                     try:
                         if step(session, asked) < asked:
@@ -192,7 +192,7 @@ class LazyExpiry:
     def _run(self) -> None:
         while self._queue.wait():
             began = time.monotonic()
-            self._remove(self._queue.take(BATCH))
+            self._remove(self._queue.take(LAZY_BATCH))
             time.sleep(min(MAX_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
 
     def _remove(self, expired: Moments) -> None:

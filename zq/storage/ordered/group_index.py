@@ -146,13 +146,13 @@ class GroupIndexChanges:
                 return layout.number.pack(max(now, first.available)) + joined[0]
         elif head and scanned is None and kept not in index.slots:
             return head
-        most = MAX_GONE if scanned is None else MAX_SKIPPED
+        remaining = MAX_GONE if scanned is None else MAX_SKIPPED
         slots = (slot for slot in self._stored_slots(index, kept) if slot not in index.slots) if head else ()
         for slot in merge(joined, slots):
             record = index.slots.get(slot) or self._record(index, slot)
             if record is None or record.expires <= now:
-                most -= 1
-                if most:
+                remaining -= 1
+                if remaining:
                     continue
             elif slot == kept and slot not in index.slots:
                 return head

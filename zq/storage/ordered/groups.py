@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from itertools import islice
 
 from zq.errors import StoreDamaged
-from zq.model import UNBOUNDED, Grouping, Ready, State
+from zq.model import UNBOUNDED, Grouping, ReadyMessages, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
 from zq.storage.ordered.group_index import GROUP_KEY_SIZE, MAX_SKIPPED, ScannedRecords
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import QueueState
-from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
+from zq.storage.ordered.store import BODY_READ_SIZE, UNREADABLE, Store
 
 
 def take(
@@ -53,7 +53,7 @@ def take(
     return taken
 
 
-def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> Ready:
+def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> ReadyMessages:
     """Count up to ``max_count`` ready messages, and find when the next becomes ready; see ``QueueController.ready``."""
     scan = GroupScan(store, state, now)
     count = 0
@@ -63,7 +63,7 @@ def count_ready(store: Store, state: QueueState, max_count: int, now: int) -> Re
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     moments = (layout.triple.unpack(key)[1] for key, _ in later)
-    return Ready(count, next((moment / 1000 for moment in moments), None))
+    return ReadyMessages(count, next((moment / 1000 for moment in moments), None))
 
 
 def count_depth(store: Store, state: QueueState, expired: int, now: int, max_count: int) -> Depth:
@@ -122,12 +122,12 @@ class GroupScan:
         lower = group + (scanned.head[layout.number.size :] or b"\0")
         places = self._store.scan("lines", lower, layout.prefix_end(group), spare=True)
         while not scanned.is_all:
-            some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
+            some = [key for key, _ in islice(places, min(want + 1, BODY_READ_SIZE))]
             sequences = [int.from_bytes(place[-8:]) for place in some]
             keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
             values = self._store.get_many("messages", keys, spare=True)
             records = [layout.decode_record(value) if value else None for value in values]
-            is_all = len(some) <= min(want, AHEAD - 1)
+            is_all = len(some) <= min(want, BODY_READ_SIZE - 1)
             scanned.extend(zip((place[GROUP_KEY_SIZE:] for place in some), records, strict=True), is_all)
             for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
@@ -151,7 +151,7 @@ class GroupScan:
 def _read_contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
+    while limit > 0 and (some := list(islice(found, min(limit, BODY_READ_SIZE)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, read_bodies(store, state.number, some, spare=True), strict=True):
             if body:

@@ -23,7 +23,7 @@ from zq.storage.ordered.store import Store
 
 LOG = logging.getLogger(__name__)
 # Minimum seconds between two attempts to open a failed store.
-PAUSE: Final = 1.0
+REOPEN_INTERVAL: Final = 1.0
 
 
 class Session(NamedTuple):
@@ -140,7 +140,7 @@ class StoreHandle:
 
     def _renew(self) -> Session:
         moment = time.monotonic()
-        if self._closed or self._active or moment - self._tried < PAUSE:
+        if self._closed or self._active or moment - self._tried < REOPEN_INTERVAL:
             raise Unavailable
         self._tried = moment
         if self._session is not None:

@@ -54,13 +54,13 @@ class LazyExpiryQueue:
             self._changed.wait_for(lambda: self._keys or self._closed)
             return not self._closed
 
-    def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return up to ``most`` keys, oldest first.
+    def take(self, max_keys: int) -> dict[bytes, int]:
+        """Remove and return up to ``max_keys`` keys, oldest first.
 
         The value of each key is a time. The key's message expired at or before this time.
         """
         with self._changed:
-            taken = dict(islice(self._keys.items(), most))
+            taken = dict(islice(self._keys.items(), max_keys))
             for key in taken:
                 del self._keys[key]
         return taken
@@ -193,7 +193,7 @@ class VisibilityIndex:
                     del self._kinds[self._clients.popleft()]
             self._note(kind, own, CLIENTS_BLOCKS)
 
-    def _note(self, kind: FilterKind, moments: Mapping[int, int], most: int) -> None:
+    def _note(self, kind: FilterKind, moments: Mapping[int, int], max_blocks: int) -> None:
         levels = self._kinds.setdefault(kind, ({}, {}, {}))
         levels[0].update(moments)
         changed: Iterable[int] = moments
@@ -203,8 +203,8 @@ class VisibilityIndex:
                 children = [blocks.get(child, 0) for child in range(parent * FANOUT, (parent + 1) * FANOUT)]
                 parents[parent] = min(children)
         for blocks in levels:
-            if len(blocks) > most:
-                for block in list(islice(blocks, most // 8)):
+            if len(blocks) > max_blocks:
+                for block in list(islice(blocks, max_blocks // 8)):
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:

@@ -14,11 +14,11 @@ from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, binary_search
 
 # A position and sequence above all others.
-LAST: Final = 1 << 62
+LAST_POSITION: Final = 1 << 62
 # A time in seconds above all others.
-FAR: Final = 1e12
+LATEST_TIME: Final = 1e12
 # Minimum number of entries that a combined listing of messages and history reads per lock.
-STRETCH: Final = 256
+MIN_RANGE_ENTRIES: Final = 256
 
 
 class HistoryController:
@@ -44,23 +44,23 @@ class HistoryController:
             if state is None:
                 return Page([], None)
             if newest_first:
-                records = _newest(store, state, min(marker, LAST) or LAST, span, layout.ms(now))
+                records = _newest(store, state, min(marker, LAST_POSITION) or LAST_POSITION, span, layout.ms(now))
             else:
-                start = _first_since(store, state, min(marker, LAST) + 1, span.since)
+                start = _first_since(store, state, min(marker, LAST_POSITION) + 1, span.since)
                 records = _scan_entries(store, state, start, span.until, layout.ms(now))
             items = list(take_portion(islice(records, limit), max_bytes, _size))
         return Page(items, str(items[-1].position) if items else None)
 
     def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, max_bytes: int) -> Page[HistoryEntry]:
         items: list[HistoryEntry] = []
-        start = min(marker, LAST) + 1
+        start = min(marker, LAST_POSITION) + 1
         with self._handle as (store, registry):
-            while len(items) < limit and start <= LAST:
+            while len(items) < limit and start <= LAST_POSITION:
                 with registry.locked(queue) as (state,):
                     if state is None:
                         break
                     left = max_bytes - sum(map(_size, items))
-                    more, start = _read_stretch(store, state, start, limit - len(items), left, layout.ms(now))
+                    more, start = _read_range(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
                 items = list(take_portion(found, max_bytes, _size))
                 if len(items) < len(found):
@@ -77,7 +77,7 @@ class HistoryController:
 
 
 def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    end = layout.ms(min(until, FAR))
+    end = layout.ms(min(until, LATEST_TIME))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
         kept = layout.decode_entry(value)
@@ -98,14 +98,14 @@ def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> 
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    begin = layout.ms(min(since, FAR))
+    begin = layout.ms(min(since, LATEST_TIME))
     end = state.tally.position + 1 if begin > 0 else start
     return binary_search(
         store, "history", state.history, start, end, lambda value: layout.decode_entry(value).finished < begin
     )
 
 
-def _read_stretch(
+def _read_range(
     store: Store, state: QueueState, start: int, want: int, max_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
     """Return up to ``want`` live messages and history entries, beginning at the sequence ``start``.
@@ -113,12 +113,15 @@ def _read_stretch(
     Also return the sequence at which the next call must begin. The first item is returned even if it exceeds
     ``max_bytes``. The caller holds the queue's lock.
     """
-    most = max(want, STRETCH)
+    max_entries = max(want, MIN_RANGE_ENTRIES)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
-    kept = list(islice(store.scan("sequences", lower, upper), most))
-    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
+    kept = list(islice(store.scan("sequences", lower, upper), max_entries))
+    living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), max_entries))
     # Beyond the last entry of a full read, that family may have entries that were not read.
-    reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
+    reach = min(
+        layout.pair.unpack(entries[-1][0])[1] if len(entries) == max_entries else LAST_POSITION
+        for entries in (kept, living)
+    )
     items: list[HistoryEntry] = []
     left = max_bytes
     found = {layout.pair.unpack(key)[1]: (_read_message, key, value) for key, value in living}

@@ -15,7 +15,7 @@ from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries, 
 from zq.storage.ordered.group_index import GROUP_KEY_SIZE, encode_slot, group_entry, group_key
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
-from zq.storage.ordered.store import TOP, Readable, Write
+from zq.storage.ordered.store import LAST_KEY, Readable, Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
@@ -291,7 +291,7 @@ class Integrity(Findings):
         self._check_open()
         for number in self._staged:
             self._probe_damage(
-                "default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP))
+                "default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", LAST_KEY))
             )
             self.contradict(f"staged: {number.hex()} does not belong to a stage")
 
@@ -355,7 +355,7 @@ class Integrity(Findings):
         return self.store.scan(family, number, layout.prefix_end(number))
 
     def _all_due(self) -> Iterator[tuple[str, bytes]]:
-        return (due.parse_entry(key) for key, _ in self.store.scan("due", b"", TOP))
+        return (due.parse_entry(key) for key, _ in self.store.scan("due", b"", LAST_KEY))
 
     def _check_due(self) -> None:
         for key, note in self.entries("due"):

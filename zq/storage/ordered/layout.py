@@ -32,7 +32,7 @@ endings   h id 00 position                     empty: history entries of a messa
 keys      h key 00 expires                     StoredKey: an idempotency key of the queue
 fences    len(project) project name            last issued epoch
 stages    len(project) project name 00 expires Stage: number n and size of the stage
-staged    n index                              Staged: a message to be published
+staged    n index                              StagedMessage: a message to be published
 producers len(project) project name 00 expires Batch: the producer's last commit
 logs      len(project) project                 LogRecord: number n of the log, last sequence, totals, trimmed totals
 batches   n last                               StoredBatch: messages published together; the key has the last sequence
@@ -98,9 +98,9 @@ FAMILIES: Final = (
     "due",
 )
 # The family with the compaction filter. Its values end with the time from which the filter may drop them.
-STAMPED: Final = "bodies"
+STAMPED_FAMILY: Final = "bodies"
 # The family from which large ranges are removed.
-TRIMMED: Final = "batches"
+TRIMMED_FAMILY: Final = "batches"
 VERSION: Final = b"5"
 # Maximum size in bytes of a body that is stored in the message's record. A longer one would make claims slow, because
 # each claim rewrites the record.
@@ -286,7 +286,7 @@ class Stage(Struct, array_like=True):
     size: int = 0
 
 
-class Staged(Struct, array_like=True):
+class StagedMessage(Struct, array_like=True):
     """A staged message with its target queue."""
 
     queue: str
@@ -313,7 +313,7 @@ decode_record = msgpack.Decoder(StoredMessage).decode
 decode_entry = msgpack.Decoder(StoredEntry).decode
 decode_known = msgpack.Decoder(StoredKey).decode
 decode_stage = msgpack.Decoder(Stage).decode
-decode_staged = msgpack.Decoder(Staged).decode
+decode_staged = msgpack.Decoder(StagedMessage).decode
 decode_batch = msgpack.Decoder(Batch).decode
 
 

@@ -11,7 +11,7 @@ from zq.errors import StoreDamaged
 from zq.model.stats import Report
 from zq.storage.ordered import due, entries, layout, logs
 from zq.storage.ordered.logs import LogRecord
-from zq.storage.ordered.store import TOP, Readable, Write
+from zq.storage.ordered.store import LAST_KEY, Readable, Write
 
 T = TypeVar("T")
 # Maximum number of contradictions that a report describes.
@@ -55,7 +55,7 @@ class Findings:
             self._examples.append(f"{sentence}.")
 
     def entries(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        for item in self.store.scan(family, b"", TOP):
+        for item in self.store.scan(family, b"", LAST_KEY):
             self.counted[family] += 1
             yield item
 
@@ -67,12 +67,12 @@ class Findings:
             self.contradict(f"{family}: {key.hex()} cannot be read")
             return None
 
-    def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Report each entry in ``wanted`` that is missing or different.
+    def check_wanted(self, family: str, key: bytes, expected: Sequence[Write]) -> None:
+        """Report each entry in ``expected`` that is missing or different.
 
         The record that is stored under ``key`` must have these index entries.
         """
-        for other, place, value in wanted:
+        for other, place, value in expected:
             stored = self.store.get(other, place)
             if stored is None:
                 self.contradict(f"{other}: the entry for {key.hex()} of {family} is missing")

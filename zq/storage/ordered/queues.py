@@ -3,7 +3,7 @@
 
 from itertools import islice, takewhile
 
-from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
 from zq.storage.ordered import groups, layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.ready import scan_fresh_times
@@ -85,12 +85,12 @@ class QueueController:
             claimed, total - claimed, oldest, newest, state.tally.sequence - startup.initial_value(state.tally.start)
         )
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             state = registry.find(queue)
             if state is None:
-                return Ready()
+                return ReadyMessages()
             if state.grouping:
                 with registry.locked(queue):
                     return groups.count_ready(store, state, max_count, moment)
@@ -105,7 +105,7 @@ class QueueController:
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
             moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
             moments += islice((available for available in fresh if available > moment), 1)
-        return Ready(count, min(moments) / 1000 if moments else None)
+        return ReadyMessages(count, min(moments) / 1000 if moments else None)
 
 
 def _count_expired(store: Store, state: QueueState, now: int) -> int:

@@ -23,7 +23,7 @@ from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
 from zq.storage.ordered.hints import NEVER
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
-from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
+from zq.storage.ordered.store import BODY_READ_SIZE, UNREADABLE, Store
 
 # A claim reads at most ``EXTRA_STEPS`` entries and ``STEPS_PER_MESSAGE`` more per requested message.
 STEPS_PER_MESSAGE = 4
@@ -34,7 +34,7 @@ MAX_DAMAGED = 64
 # second need not scan the index.
 HORIZON: Final = 1000
 # Number of sequences that are read one by one after a scan of fresh messages has found damage.
-PROBED: Final = 256
+MAX_PROBES: Final = 256
 
 
 # (available-at, sequence, expires, whether the message is indexed, record). The record is None if the message is
@@ -98,8 +98,8 @@ def _read_contents(
 
     The body is then b"" if the message is unreadable, or None if the message was removed.
     """
-    for start in range(0, len(candidates), AHEAD):
-        some = candidates[start : start + AHEAD]
+    for start in range(0, len(candidates), BODY_READ_SIZE):
+        some = candidates[start : start + BODY_READ_SIZE]
         unknown = [layout.pair.pack(queue, candidate[1]) for candidate in some if candidate[4] is None]
         values = iter(store.get_many("messages", unknown, spare=True))
         read: list[tuple[int, StoredMessage | None, bytes | None]] = []
@@ -195,7 +195,7 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
                     yield available, at - 1, record.expires, False, record
             return
         except StoreDamaged:
-            keys = [pack(state.number, place) for place in range(at, min(at + PROBED, last + 1))]
+            keys = [pack(state.number, place) for place in range(at, min(at + MAX_PROBES, last + 1))]
         for sequence, found in enumerate(store.get_many("messages", keys, spare=True), at):
             readable = decode(found) if found else None
             if readable is not None and not readable.indexed:
@@ -203,7 +203,7 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
                 yield available, sequence, readable.expires, False, readable
             elif found == b"":
                 yield available, sequence, NEVER, False, None
-        at += PROBED
+        at += MAX_PROBES
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:

@@ -20,7 +20,7 @@ from zq.model.stats import Postpone, RestoreResult
 from zq.storage.ordered import documents, due, layout, logs, startup
 from zq.storage.ordered.entries import difference, message_changes, record_entries
 from zq.storage.ordered.startup import StorageClock
-from zq.storage.ordered.store import TOP, Store, Write
+from zq.storage.ordered.store import LAST_KEY, Store, Write
 
 # Maximum age of a backup in seconds. With an older one, the machine's clock may be wrong, and everything would expire.
 MAX_TRUSTED_AGE: Final = 30 * 86400.0
@@ -60,7 +60,7 @@ def resume(
     store.write([("default", startup.STARTS, layout.number.pack(starts))])
     startup.record_clock(store, clock)
     return RestoreResult(
-        moment=moment, now=now, expired=expired, fences=sum(1 for _ in store.scan("fences", b"", TOP)), tokens=0
+        moment=moment, now=now, expired=expired, fences=sum(1 for _ in store.scan("fences", b"", LAST_KEY)), tokens=0
     )
 
 
@@ -68,12 +68,12 @@ def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
     """Extend all expiries by ``later`` milliseconds, including past ones. Claims and delays stay unchanged."""
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
-        (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
-        ([("bodies", key, _shift_body(value, later))] for key, value in store.scan("bodies", b"", TOP)),
+        (_shift_message(key, value, later) for key, value in store.scan("messages", b"", LAST_KEY)),
+        ([("bodies", key, _shift_body(value, later))] for key, value in store.scan("bodies", b"", LAST_KEY)),
         (
             difference(record_entries(family, key, value), record_entries(family, *new))
             for family, each in postponed.items()
-            for key, value in store.scan(family, b"", TOP)
+            for key, value in store.scan(family, b"", LAST_KEY)
             if (new := each(key, value, later)) is not None
         ),
     )

@@ -20,7 +20,7 @@ from zq.storage.ordered.logs import LogRecord
 from zq.storage.ordered.salvage_commits import CommitSalvage, NamedRecordSalvage
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, DamagedStore, SalvageState
 from zq.storage.ordered.salvage_queues import QueueSalvage
-from zq.storage.ordered.store import TOP
+from zq.storage.ordered.store import LAST_KEY
 
 # Gap between the largest known number and the next one if the counter of numbers is lost.
 LOST_NUMBERS: Final = 1_000_000
@@ -115,7 +115,7 @@ class LogSalvage:
 
         Return a mapping from each log's key in ``logs`` to the log's number.
         """
-        floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
+        floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", LAST_KEY)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
@@ -132,7 +132,7 @@ class LogSalvage:
         )
 
     def _batch_keys(self) -> Iterator[bytes]:
-        for key, _ in self._source.scan("topics", b"", TOP):
+        for key, _ in self._source.scan("topics", b"", LAST_KEY):
             yield key[:8] + key[-8:]
 
     def _copy_batch(self, key: bytes, value: bytes | None) -> None:

@@ -13,13 +13,13 @@ from zq.storage.ordered import due, layout, stages
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
 from zq.storage.ordered.salvage_copy import SalvageState
-from zq.storage.ordered.stages import OpenCommit, StageRest
-from zq.storage.ordered.store import TOP
+from zq.storage.ordered.stages import OpenCommit, UnpublishedRange
+from zq.storage.ordered.store import LAST_KEY
 
 # TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
 PRODUCER_TTL_MS: Final = 30 * 86_400_000
 # Maximum number of queues that one entry of the list of losses names.
-SHOWN: Final = 5
+MAX_SHOWN: Final = 5
 UNKNOWN: Final = (
     "Unfinished commits, if there were any, are lost: messages that they had yet to delete are delivered again, and "
     "messages that they had yet to publish are missing"
@@ -76,7 +76,7 @@ class CommitSalvage:
             self._salvage.lost.append(UNKNOWN)
             self._report_orphans()
 
-    def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
+    def _copy_rest(self, producer: bytes, rest: UnpublishedRange) -> UnpublishedRange:
         """Copy the readable messages of a partly published stage, renumbered without gaps. Return the new range."""
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
@@ -91,7 +91,7 @@ class CommitSalvage:
         for index, (_, value) in enumerate(self._staged(number), begin):
             size += layout.decode_staged(value).draft.size
             self._salvage.save("staged messages", [("staged", layout.pair.pack(rest.number, index), value)])
-        return StageRest(rest.number, begin, begin + len(indexes), size)
+        return UnpublishedRange(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
         """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
@@ -108,14 +108,14 @@ class CommitSalvage:
             if key[:8] not in owned:
                 orphans[key[:8]][layout.decode_staged(value).queue] += 1
         for number, queues in orphans.items():
-            names = ", ".join(sorted(queues)[:SHOWN])
+            names = ", ".join(sorted(queues)[:MAX_SHOWN])
             self._salvage.raise_top(layout.number.unpack(number)[0])
             self._salvage.lost.append(
                 f"{queues.total()} staged messages for queues {names} are lost: their commit or stage is unknown"
             )
 
     def _scan(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        return self._source.scan(family, b"", TOP)
+        return self._source.scan(family, b"", LAST_KEY)
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._source.scan("staged", number, layout.prefix_end(number))
@@ -168,7 +168,7 @@ class NamedRecordSalvage:
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
         def keys() -> Iterator[bytes]:
-            for entry, _ in self._source.scan("due", b"", TOP):
+            for entry, _ in self._source.scan("due", b"", LAST_KEY):
                 kind, key = due.parse_entry(entry)
                 if kind == family:
                     yield key

@@ -17,7 +17,7 @@ from zq.storage.ordered.integrity import RebuiltGroupIndexes, parse_grouping
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
-from zq.storage.ordered.store import TOP, Write
+from zq.storage.ordered.store import LAST_KEY, Write
 
 
 class IndexedFields(Struct):
@@ -135,7 +135,7 @@ class QueueSalvage:
         spans = self._source.gaps("messages")
         traces: defaultdict[bytes, IndexedFields] = defaultdict(IndexedFields)
         for family in ("ids", "expiry", "available") if spans else ():
-            for key, value in self._source.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", LAST_KEY):
                 message = MESSAGE_OF[family](key, value)
                 if message in spans:
                     traces[message].read(family, key)
@@ -241,7 +241,7 @@ class QueueSalvage:
 
     def _adopt(self, number: bytes) -> bool:
         """Create the queue ``salvaged-<number>`` for a lost queue. Return False if the project is unknown."""
-        key = self._orphans.get(number)
+        key = self._replacement_keys.get(number)
         if key is not None:
             self._salvage.lost.append(
                 f"The name, metadata and history of a queue are lost; its messages are now in {describe_queue(key)}"
@@ -252,13 +252,13 @@ class QueueSalvage:
         return key is not None
 
     @cached_property
-    def _orphans(self) -> dict[bytes, bytes]:
+    def _replacement_keys(self) -> dict[bytes, bytes]:
         """A mapping from the number of each lost queue to the key of its replacement in ``queues``.
 
         The replacement is a queue with the name ``salvaged-<number>``.
         """
         found = {}
-        for key, value in self._source.scan("ids", b"", TOP):
+        for key, value in self._source.scan("ids", b"", LAST_KEY):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
                 found[value[:8]] = layout.extract_project_prefix(key) + name.encode()
@@ -290,7 +290,7 @@ class QueueSalvage:
 
     def _history_keys(self) -> Iterator[bytes]:
         for family, history_of in HISTORY_OF.items():
-            for key, value in self._source.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", LAST_KEY):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:

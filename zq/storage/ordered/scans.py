@@ -14,14 +14,14 @@ from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
-from zq.storage.ordered.store import AHEAD, Store
+from zq.storage.ordered.store import BODY_READ_SIZE, Store
 
 # Maximum number of consecutive empty blocks that a scan records.
 MAX_EMPTY = 1 << 15
 # Number of blocks after which a scan counts as long. Only one listing of a queue runs a long scan at a time.
-SHORT = 16
+SHORT_SCAN_BLOCKS = 16
 # Number of blocks for which a scan collects times before it records them in the visibility index.
-HANDFUL = 8
+UNRECORDED_BLOCKS = 8
 
 
 def page(
@@ -48,8 +48,8 @@ def page(
 
 
 def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
-    for start in range(0, len(found), AHEAD):
-        yield from read_bodies(store, queue, found[start : start + AHEAD])
+    for start in range(0, len(found), BODY_READ_SIZE):
+        yield from read_bodies(store, queue, found[start : start + BODY_READ_SIZE])
 
 
 def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
@@ -68,7 +68,7 @@ def _find_visible(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
 ) -> list[Found]:
     found: list[Found] = []
-    position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
+    position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT_SCAN_BLOCKS)
     if position is not None:
         if inline.current() is not None:
             raise LongScan
@@ -186,7 +186,7 @@ class _Scan:
             self._own_times[block] = own
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
             self._times[empty] = NEVER
-        if len(self._times) + len(self._own_times) >= HANDFUL:
+        if len(self._times) + len(self._own_times) >= UNRECORDED_BLOCKS:
             self.record_blocks()  # early, so that concurrent scans of the same blocks can use them
 
     def record_blocks(self) -> None:

@@ -19,7 +19,7 @@ from zq.errors import Fenced, StageFull
 from zq.model import CommitResult, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
 from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, Staged
+from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, StagedMessage
 from zq.storage.ordered.store import Readable, Store, Write
 
 
@@ -45,27 +45,29 @@ def find_or_create(
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
-def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+def append_writes(
+    key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], limits: tuple[int, int]
+) -> list[Write]:
     """Return the writes that append drafts to the stage.
 
-    Raises ``StageFull`` if the stage would exceed ``most``, the maximum size in bytes and the maximum message count.
+    Raises ``StageFull`` if the stage would exceed ``limits``: the maximum size in bytes and the maximum message count.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
-    if size > most[0] or grown.count > most[1]:
+    if size > limits[0] or grown.count > limits[1]:
         raise StageFull
     writes = due.writes("stages", key, layout.encode(grown), due.parse_expiry(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
-        writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
+        writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(StagedMessage(queue, draft))))
     return writes
 
 
-def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
+def messages(store: Readable, stage: Stage) -> Iterator[StagedMessage]:
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
 
-def decode_message(value: bytes) -> Staged:
+def decode_message(value: bytes) -> StagedMessage:
     return layout.decode_staged(value)
 
 
@@ -111,7 +113,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
     return int.from_bytes(store.get("fences", key) or b"")
 
 
-class Reserved(Struct, array_like=True):
+class ReservedMessages(Struct, array_like=True):
     """Messages of one queue that an open commit will delete. ``history`` is their history retention in seconds."""
 
     number: int
@@ -119,7 +121,7 @@ class Reserved(Struct, array_like=True):
     sequences: list[int]
 
 
-class StageRest(Struct, array_like=True):
+class UnpublishedRange(Struct, array_like=True):
     """The messages of a stage that an open commit has not published yet: the indexes ``at <= index < end``."""
 
     number: int
@@ -137,8 +139,8 @@ class OpenCommit(Struct, array_like=True):
     batch: int
     published: int
     deleted: int
-    reserved: list[Reserved]
-    rests: list[StageRest]
+    reserved: list[ReservedMessages]
+    rests: list[UnpublishedRange]
 
 
 decode_commit = msgpack.Decoder(OpenCommit).decode

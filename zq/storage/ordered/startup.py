@@ -29,9 +29,9 @@ LOG = logging.getLogger(__name__)
 # Maximum milliseconds by which the clock may have been set back since the store's last use.
 STEP_BACK_MS = 60_000
 # Maximum jump of the machine's clock in seconds that is trusted immediately.
-LEAP: Final = 60.0
+MAX_TRUSTED_JUMP: Final = 60.0
 # Seconds after which a larger jump is trusted.
-LASTING: Final = 300.0
+JUMP_TRUST_SECONDS: Final = 300.0
 # Key of the record of the store's level.
 LEVEL: Final = b"level"
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -51,7 +51,7 @@ class StorageClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since: Seconds | None = None
-        self._leapt = 0.0
+        self._last_jump = 0.0
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
         """The largest time that ``now`` has returned, which the store must record."""
@@ -83,14 +83,14 @@ class StorageClock:
         ``offset`` is the time of the machine's boot according to this clock, in Unix seconds. ``ran`` is ``uptime()``.
         """
         leap = 0.0 if self._offset is None else offset - self._offset
-        if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
-            self._since, self._leapt = ran, leap
-            LOG.error(LEAPT, leap, LASTING)
-        if leap > LEAP and self._since is not None and ran - self._since < LASTING:
+        if leap > MAX_TRUSTED_JUMP and (self._since is None or abs(leap - self._last_jump) > MAX_TRUSTED_JUMP):
+            self._since, self._last_jump = ran, leap
+            LOG.error(LEAPT, leap, JUMP_TRUST_SECONDS)
+        if leap > MAX_TRUSTED_JUMP and self._since is not None and ran - self._since < JUMP_TRUST_SECONDS:
             self.distrusted_lead = leap
             return
         if self._since is not None:
-            LOG.warning(STAYED if leap > LEAP else WENT_BACK, abs(self._leapt))
+            LOG.warning(STAYED if leap > MAX_TRUSTED_JUMP else WENT_BACK, abs(self._last_jump))
         self._since, self.distrusted_lead, self._offset = None, 0.0, offset
 
 
@@ -191,7 +191,7 @@ def read_boot_id() -> bytes:
 def _restore_offset(store: Store, clock: StorageClock) -> None:
     """Restore the recorded boot time, so that a restarted server does not trust a clock jump immediately."""
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
-    if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
+    if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > MAX_TRUSTED_JUMP:
         clock.trust(int(believed) / 1000)
 
 

@@ -67,10 +67,10 @@ class OrderedStorage:
         self._lazy_expiry = LazyExpiry(handle)
         self._metrics = StoreMetrics(handle, self._active_expiry, self._lazy_expiry)
         self._configuring = threading.Lock()
-        self._doubted = self._clock.distrusted_lead > 0
+        self._is_clock_distrusted = self._clock.distrusted_lead > 0
         try:
             with handle:
-                self._housekeeping.allow_destruction(not self._doubted)
+                self._housekeeping.allow_destruction(not self._is_clock_distrusted)
         except Unavailable:
             handle.close()
             raise
@@ -90,7 +90,7 @@ class OrderedStorage:
 
     def now(self) -> Seconds:
         moment = self._clock.now()
-        if self._doubted != (self._clock.distrusted_lead > 0):
+        if self._is_clock_distrusted != (self._clock.distrusted_lead > 0):
             self._allow_destruction()
         return moment
 
@@ -193,7 +193,7 @@ class OrderedStorage:
             doubted = self._clock.distrusted_lead > 0
             with suppress(Unavailable), self._handle:  # the next call of ``now`` tries again
                 self._housekeeping.allow_destruction(not doubted)
-                self._doubted = doubted
+                self._is_clock_distrusted = doubted
 
 
 # Maximum number of expired messages that one report counts.

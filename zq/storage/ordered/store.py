@@ -16,7 +16,7 @@ from zq.model.stats import Measure, Snapshot
 
 UNREADABLE: Final = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 # A key above all other keys.
-TOP: Final = b"\xff" * 256
+LAST_KEY: Final = b"\xff" * 256
 
 # Bounds that every store must accept: bytes of a key and of a value, and number and total bytes of the writes in one
 # batch. The conformance suite stays within them. A server with higher limits than the default ones may exceed them.
@@ -26,7 +26,7 @@ MAX_BATCH_WRITES: Final = 25_000
 MAX_BATCH_BYTES: Final = 32 << 20
 
 # Number of bodies per read if the caller stops at a total size. A larger number would read bodies that are not used.
-AHEAD: Final = 16
+BODY_READ_SIZE: Final = 16
 
 # (family, key, value to put or None to delete)
 Write = tuple[str, bytes, bytes | None]
@@ -88,8 +88,8 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and remove the key ranges ``gone``, atomically. On ``Unavailable``, nothing was applied.
+    def write(self, writes: Sequence[Write], removed_ranges: Sequence[Range] = ()) -> None:
+        """Apply the writes and remove ``removed_ranges``, atomically. On ``Unavailable``, nothing was applied.
 
         When the method returns, the change is visible to all threads. Unless the store is volatile, the change survives
         if the process is killed; after ``wait_durable``, it also survives a power failure. The ranges must not contain

@@ -38,9 +38,9 @@ from zq.storage.ordered.changes import Change, Completion
 from zq.storage.ordered.claims import find_held, find_sequences
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.idempotency import check_key
-from zq.storage.ordered.layout import Batch, Found, Stage, Staged
+from zq.storage.ordered.layout import Batch, Found, Stage, StagedMessage
 from zq.storage.ordered.registry import QueueState
-from zq.storage.ordered.stages import OpenCommit, Reserved, StageRest
+from zq.storage.ordered.stages import OpenCommit, ReservedMessages, UnpublishedRange
 from zq.storage.ordered.store import Store, Write
 
 
@@ -225,13 +225,15 @@ class CommitAttempt:
             together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
             for claim, sequences in zip(self._claims, held, strict=True):
                 together[states[claim.queue].number, claim.history] += sequences
-            store.write(self._decision(committed, [Reserved(*owner, sorted(its)) for owner, its in together.items()]))
+            store.write(
+                self._decision(committed, [ReservedMessages(*owner, sorted(its)) for owner, its in together.items()])
+            )
             for claim, sequences in zip(self._claims, held, strict=True):
                 states[claim.queue].reserved.update(sequences)
         return structs.replace(committed, open=True)
 
-    def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
-        rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
+    def _decision(self, committed: CommitResult, reserved: list[ReservedMessages]) -> list[Write]:
+        rests = [UnpublishedRange(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.parse_expiry(key)))
         return [
@@ -259,7 +261,7 @@ class CommitAttempt:
                 registry.ensure(ref)
 
     def _apply(
-        self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
+        self, states: dict[QueueRef, QueueState], staged: Sequence[StagedMessage], held: Sequence[list[Found]]
     ) -> CommitResult:
         change = Change(self._session.store, self._now)
         for item in staged:
@@ -374,9 +376,11 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, max_me
             registry.ensure(ref)
 
 
-def _next_staged(store: Store, rest: StageRest, max_messages: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
+def _next_staged(
+    store: Store, rest: UnpublishedRange, max_messages: int
+) -> tuple[Sequence[bytes], Sequence[StagedMessage]]:
     keys: list[bytes] = []
-    items: list[Staged] = []
+    items: list[StagedMessage] = []
     size = 0
     entries = store.scan("staged", layout.pair.pack(rest.number, rest.at), layout.number.pack(rest.number + 1))
     for key, value in islice(entries, max_messages):

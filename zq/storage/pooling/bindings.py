@@ -26,7 +26,7 @@ from zq.model.pools import (
     UNBOUND,
     Binding,
     Pool,
-    Unbound,
+    UnboundQueue,
     binding_ref,
     each,
     flavor_ref,
@@ -105,12 +105,12 @@ class Bindings:
             return DEFAULT_POOL if document is None else read_binding(document).pool
         return pool
 
-    def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
+    def bind(self, queue: QueueRef, flavor: str | None = None, preferred_pool: str | None = None) -> str:
         """Return the name of the pool that stores the queue. If the queue is not bound to a pool yet, bind it first.
 
         A queue without a stored binding is bound to the first pool in this list that applies:
 
-        - The pool ``beside``, if it is given.
+        - The pool ``preferred_pool``, if it is given.
         - The pool that the queue must share with its hidden queues (internal queues of a feature) or with its owner.
         - The default pool, if the queue already exists.
         - A pool of the flavor ``flavor``, chosen by weight.
@@ -120,14 +120,14 @@ class Bindings:
         while True:
             document, pool = self._lookups.get(queue)
             if pool is None:
-                pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
+                pool = self._bind(queue, flavor, preferred_pool) if document is None else self._revive(queue, document)
             if pool is not None:
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
         """Bind ``other`` to the pool of ``queue``. Raises ``PoolsApart`` if ``other`` is already in another pool."""
         pool = self.bind(queue)
-        target = self.bind(other, beside=pool)
+        target = self.bind(other, preferred_pool=pool)
         if target != pool:
             raise PoolsApart(
                 f"The queue {queue.name} is in {describe(pool)} and the queue {other.name} in {describe(target)}: "
@@ -151,7 +151,7 @@ class Bindings:
         """Schedule the removal of a queue's binding after ``BINDING_RETENTION`` seconds. Call before the deletion."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
-            note = msgspec.json.encode(Unbound(queue.project, queue.name))
+            note = msgspec.json.encode(UnboundQueue(queue.project, queue.name))
             self._documents.put(unbound_ref(queue), note, now)
             marked = msgspec.json.encode(Binding(binding.pool, now))
             if self._documents.put(document.ref, marked, now, expected=document.version):
@@ -183,16 +183,16 @@ class Bindings:
                     self._documents.put(index_ref(binding.pool, queue), b"", now)
         self._documents.delete(note.ref, now, expected=note.version)
 
-    def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
+    def _bind(self, queue: QueueRef, flavor: str | None, preferred_pool: str | None) -> str | None:
         """Bind the queue as ``bind`` does, and return the pool's name.
 
         Return None if another server has bound the queue in the meantime, or if the chosen pool was removed. The caller
         then tries again.
         """
         now = self._catalogue.now()
-        beside = self._required_pool(queue) if beside is None else beside
-        if beside is not None:
-            pool = beside
+        preferred_pool = self._required_pool(queue) if preferred_pool is None else preferred_pool
+        if preferred_pool is not None:
+            pool = preferred_pool
         elif self._catalogue.queues.get(queue) is not None:  # the queue was created before the first pool
             pool = DEFAULT_POOL
         else:
@@ -208,7 +208,7 @@ class Bindings:
             made = self._read(queue)
             if made is not None and made.value == value and self._documents.delete(made.ref, now, made.version):
                 self._documents.delete(index_ref(pool, queue), now)
-            if beside is not None:
+            if preferred_pool is not None:
                 raise Unavailable(f"The pool {pool} no longer exists.")
             return None
         return pool

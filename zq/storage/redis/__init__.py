@@ -77,7 +77,7 @@ class RedisStorage(Defaults):
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        key = layout.keys(layout.whole(project)).usage
+        key = layout.keys(layout.project_ref(project)).usage
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
         return Usage(int(messages or 0), int(size or 0))
 

@@ -32,7 +32,7 @@ DIGITS: Final = 16
 MAX_SEQUENCE: Final = 2**53 - 1
 # Number of sequences by which a log advances per millisecond, used or not. ``topics.lua`` has the same number.
 PACE: Final = 512
-FRONT: Final = Packing(">IQQQQQ")
+BATCH_HEADER: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode
 
@@ -58,19 +58,19 @@ class EncodedBatch(NamedTuple):
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
     """Return the Redis keys of a project's topic log. The first key is the stream."""
-    return layout.own(project, *layout.LOG_KINDS)
+    return layout.project_keys(project, *layout.LOG_KINDS)
 
 
 @lru_cache(maxsize=8192)
 def feed(project: str, database: int) -> bytes:
     """Return the name of the pub/sub channel on which the project's batches are published."""
-    return layout.own(project, f"feed:{database}")[0]
+    return layout.project_keys(project, f"feed:{database}")[0]
 
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
     """Return the Redis keys of a project's documents. The first key is the hash."""
-    return layout.own(project, *layout.DOCUMENT_KINDS)
+    return layout.project_keys(project, *layout.DOCUMENT_KINDS)
 
 
 def whole(project: str) -> list[Block]:
@@ -83,7 +83,7 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
-        topic = layout.string(blob[at : at + name])
+        topic = layout.decode_text(blob[at : at + name])
         last, created, count, at = _front(blob, at + name)
         yield EncodedBatch(topic, last, count, created, blob[at : at + size])
         at += size
@@ -97,5 +97,5 @@ def edges(front: bytes) -> tuple[int, int, Seconds]:
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
     """Return the last sequence, the time in seconds, the message count and the end offset of a batch's header."""
-    count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
-    return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size
+    count, created, *_ = BATCH_HEADER.unpack_from(blob, at + DIGITS)
+    return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + BATCH_HEADER.size

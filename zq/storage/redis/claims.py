@@ -33,7 +33,7 @@ from zq.storage.redis.store import Store, checked, decode_settled, plan_moves, s
 # Outcomes of the claim script.
 CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 # Header of a claim reply: outcome, number of lapsed messages, number of expired messages, length of the spent ids.
-FRONT: Final = Packing(">BIII")
+REPLY_HEADER: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # Outcomes of the ``handle`` script by reply byte.
 HANDLE_OUTCOMES: Final = (
@@ -57,25 +57,27 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment, keys = layout.ms(now), layout.keys(queue)
-        terms = _request_terms(request, keys.full, moment)
+        terms = _request_terms(request, keys.full_name, moment)
         for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
             if blob[0] == OTHER:
                 return ClaimResult(metadata=blob[1:])
-            outcome, lapsed, expired, size = FRONT.unpack_from(blob)
+            outcome, lapsed, expired, size = REPLY_HEADER.unpack_from(blob)
             self._store.removals.add("read", expired)
             if outcome != AGAIN:
                 break
-        spent = layout.ids(blob[FRONT.size : FRONT.size + size])
-        messages = blob[FRONT.size + size :]
+        spent = layout.decode_ids(blob[REPLY_HEADER.size : REPLY_HEADER.size + size])
+        messages = blob[REPLY_HEADER.size + size :]
         claim = _read(messages, request.lease.claim, moment, lapsed) if messages else None
         return ClaimResult(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment = layout.ms(now)
-        blob = checked(self._store.run(scripts.CLAIM_GET, queue, b"%d" % moment, layout.text(claim)) or [b"unclaimed"])
-        begin = layout.FRONT.size + layout.FRONT.unpack_from(blob)[0]
-        holder = _read_holder(blob[layout.FRONT.size : begin])
+        blob = checked(
+            self._store.run(scripts.CLAIM_GET, queue, b"%d" % moment, layout.encode_text(claim)) or [b"unclaimed"]
+        )
+        begin = layout.MESSAGE_HEADER.size + layout.MESSAGE_HEADER.unpack_from(blob)[0]
+        holder = _read_holder(blob[layout.MESSAGE_HEADER.size : begin])
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
@@ -90,19 +92,23 @@ class ClaimController:
         for asked, name in enumerate(self._claimed(project, names)):
             if len(found) == limit or asked == MAX_READ_QUEUES:
                 return Page(found, f"{name}/")
-            terms = b"%d" % layout.ms(now), layout.text(claim if name == first else ""), b"%d" % (limit - len(found))
+            terms = (
+                b"%d" % layout.ms(now),
+                layout.encode_text(claim if name == first else ""),
+                b"%d" % (limit - len(found)),
+            )
             more, *parts = self._store.run(scripts.CLAIM_LIST, QueueRef(project, name), *terms)
             found += map(_summary, repeat(name), parts[::3], parts[1::3], parts[2::3])
             if more:
-                return Page(found, f"{name}/{layout.string(more)}")
+                return Page(found, f"{name}/{layout.decode_text(more)}")
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
         keys = layout.keys(QueueRef(project, ""))
-        start = b"[" + layout.text(first)
+        start = b"[" + layout.encode_text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
         found = self._store.client.command(keys.names, b"ZRANGE", keys.names, start, b"+", *limit)
-        names = [layout.string(name) for name in found]
+        names = [layout.decode_text(name) for name in found]
         return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
@@ -111,12 +117,12 @@ class ClaimController:
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        terms = b"%d" % layout.ms(now), layout.text(lease.claim), b"%d" % lease.ttl, _grace(lease)
+        terms = b"%d" % layout.ms(now), layout.encode_text(lease.claim), b"%d" % lease.ttl, _grace(lease)
         more = [layout.keys(queue).fences] if fence else []
         checked(self._store.run(scripts.RENEW, queue, *terms, *_fence(fence or NO_FENCE), more=more))
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        terms = b"%d" % layout.ms(now), layout.text(claim), layout.keys(queue).full, _delay(delay)
+        terms = b"%d" % layout.ms(now), layout.encode_text(claim), layout.keys(queue).full_name, _delay(delay)
         self._store.run(scripts.RELEASE, queue, *terms)
 
     def settle(
@@ -130,7 +136,7 @@ class ClaimController:
     ) -> SettleResult:
         moment, keys = layout.ms(now), layout.keys(queue)
         plan = plan_moves(self._store, queue.project, settlement.move, moment)
-        terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
+        terms = [b"%d" % moment, layout.encode_text(claim), keys.full_name, *_fence(fence or NO_FENCE)]
         terms += (
             self._store.schedule_idempotency_key(queue, idempotency_key, moment)[1]
             if idempotency_key
@@ -143,24 +149,39 @@ class ClaimController:
         return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
-        self, queue: QueueRef, handles: Sequence[MessageHandle], now: Seconds, late: bool = False, history: int = 0
+        self,
+        queue: QueueRef,
+        handles: Sequence[MessageHandle],
+        now: Seconds,
+        accepts_expired: bool = False,
+        history: int = 0,
     ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
-        terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
+        terms = [b"%d" % moment, layout.keys(queue).full_name, b"%d" % accepts_expired, b"%d" % history]
         for handle in handles:
             hold = -1 if handle.hold is None else handle.hold
             numbers = (handle.count, hold, handle.max_hold)
-            terms += [layout.packed(handle.id), layout.text(handle.claim), *(b"%d" % number for number in numbers)]
+            terms += [
+                layout.pack_id(handle.id),
+                layout.encode_text(handle.claim),
+                *(b"%d" % number for number in numbers),
+            ]
         blocks = self._store.schedule_history(queue, history, moment)
         return [HANDLE_OUTCOMES[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
-    lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
+    lease, max_claims = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.max_bytes, lease.ttl
-    terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
+    terms = [b"%d" % moment, layout.encode_text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
-    terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
+    terms += [
+        *_fence(request.fence or NO_FENCE),
+        queue,
+        request.expected or b"",
+        _holder(request.holder),
+        b"%d" % max_claims,
+    ]
     return terms + [b"%d" % wait for wait in request.redelivery_delays or (0,)]
 
 
@@ -169,21 +190,21 @@ def _grace(lease: Lease) -> bytes:
 
 
 def _holder(holder: Holder) -> bytes:
-    return layout.text(f"{holder.client}\n{holder.agent}") if holder.is_known else b""
+    return layout.encode_text(f"{holder.client}\n{holder.agent}") if holder.is_known else b""
 
 
 def _read_holder(stored: bytes) -> Holder:
-    client, _, agent = layout.string(stored).partition("\n")
+    client, _, agent = layout.decode_text(stored).partition("\n")
     return Holder(client, agent)
 
 
 def _summary(queue: str, claim: bytes, holder: bytes, terms: bytes) -> ClaimSummary:
     began, ends, messages = layout.SUMMARY.unpack(terms)
-    return ClaimSummary(layout.string(claim), queue, _read_holder(holder), began / 1000, ends / 1000, messages)
+    return ClaimSummary(layout.decode_text(claim), queue, _read_holder(holder), began / 1000, ends / 1000, messages)
 
 
 def _fence(fence: Fence) -> tuple[bytes, bytes]:
-    return layout.text(fence.name), b"%d" % fence.epoch
+    return layout.encode_text(fence.name), b"%d" % fence.epoch
 
 
 def _delay(delay: int | None) -> bytes:
@@ -193,9 +214,9 @@ def _delay(delay: int | None) -> bytes:
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
-    terms += [layout.packed(id) for id in settlement.delete]
+    terms += [layout.pack_id(id) for id in settlement.delete]
     return terms + [
-        part for release in settlement.release for part in (layout.packed(release.id), _delay(release.delay))
+        part for release in settlement.release for part in (layout.pack_id(release.id), _delay(release.delay))
     ]
 
 

@@ -40,9 +40,9 @@ Command = tuple[bytes, ...]
 """A command's name and arguments."""
 ASKING_COMMANDS: Final = [(b"ASKING",)]
 # Errors after which the client repeats a command, because a cluster slot is moving.
-DEFERRED: Final = (TryAgainError, MovedError, AskError)
+RETRIED_ERRORS: Final = (TryAgainError, MovedError, AskError)
 # Errors after which keys may be on other servers.
-UNREACHABLE: Final = (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError)
+UNREACHABLE_ERRORS: Final = (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError)
 # Maximum number of commands per server and round trip.
 MAX_PIPELINED_COMMANDS: Final = 500
 # Maximum number of redirects that a command follows in a cluster.
@@ -51,7 +51,7 @@ MAX_REDIRECTS: Final = 3
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
 # Number of keys that one command of a search examines.
-SCANNED: Final = 1000
+SCAN_COUNT: Final = 1000
 STORE_FULL_ERROR: Final = (
     "The store is full: its Redis server has reached maxmemory. Consumers can still claim messages, but nothing can be "
     "added."
@@ -121,7 +121,7 @@ class Client:
             deadline = time.monotonic() + self._timeout
             try:
                 return self._read_pipelined(requests, deadline)
-            except DEFERRED:
+            except RETRIED_ERRORS:
                 return _repeat(partial(self._read_pipelined, requests), deadline)
 
     def _read_pipelined(self, requests: Sequence[ReadRequest], deadline: float) -> list[Reply]:
@@ -145,7 +145,7 @@ class Client:
             for pool in self.network.pools():
                 cursor = b"0"
                 while True:
-                    command = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % SCANNED
+                    command = b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % SCAN_COUNT
                     cursor, names = self._exchange(pool, command, False, False, time.monotonic() + self._timeout)
                     yield from names
                     if int(cursor) == 0:
@@ -190,12 +190,12 @@ class Client:
         try:
             try:
                 return self._follow(key, command, confirm, deadline)
-            except DEFERRED:
+            except RETRIED_ERRORS:
                 return _repeat(partial(self._follow, key, command, confirm), deadline)
         except NoScriptError:
             raise
         except VENDOR as error:
-            if isinstance(error, UNREACHABLE):
+            if isinstance(error, UNREACHABLE_ERRORS):
                 self.network.relearn_later()
             raise _unavailable(error) from error
 
@@ -261,7 +261,7 @@ def _repeat(ask: Callable[[float], T], deadline: float) -> T:
         pause = min(2 * pause, LONGEST_PAUSE)
         try:
             return ask(deadline)
-        except DEFERRED:
+        except RETRIED_ERRORS:
             if time.monotonic() + pause > deadline:
                 raise
 

@@ -25,7 +25,7 @@ from zq.storage.redis.address import Address, Host
 # Maximum number of connections per server.
 CONNECTIONS: Final = 256
 # Seconds for which a released connection is reused without a check, because the check is a system call.
-FRESH: Final = 0.02
+FRESH_SECONDS: Final = 0.02
 RETIRED: Final = "The server is no longer the master, or is being replaced."
 # All errors that redis-py raises deliberately.
 VENDOR: Final = (RedisError, RedisClusterException, OSError)
@@ -159,7 +159,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 def _is_usable(connection: Any, released: float) -> bool:
     """Return whether the connection is open and, unless it was released recently, has no unexpected input."""
     try:
-        return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
+        return connection.is_connected and (time.monotonic() - released < FRESH_SECONDS or not connection.can_read())
     except VENDOR:
         return False
 

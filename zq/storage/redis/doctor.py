@@ -102,12 +102,12 @@ def check_persistence(servers: Sequence[Facts], client: Client) -> Finding:
     return ok(found)
 
 
-def check_replicas(servers: Sequence[Facts], wanted: int) -> Finding:
-    least = min(int(facts["connected_slaves"]) for facts in servers)
-    found = f"Connected replicas of {'a master' if len(servers) > 1 else 'the master'}: {least}."
-    if least < wanted:
-        return fail(found, f"[storage:redis] wait_replicas is {wanted}, so changes fail. Start more replicas.")
-    if not least:
+def check_replicas(servers: Sequence[Facts], min_replicas: int) -> Finding:
+    replica_count = min(int(facts["connected_slaves"]) for facts in servers)
+    found = f"Connected replicas of {'a master' if len(servers) > 1 else 'the master'}: {replica_count}."
+    if replica_count < min_replicas:
+        return fail(found, f"[storage:redis] wait_replicas is {min_replicas}, so changes fail. Start more replicas.")
+    if not replica_count:
         return warn(found, "If its machine fails, the messages are unavailable. Add a replica.")
     return ok(found)
 

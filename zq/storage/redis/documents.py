@@ -18,7 +18,7 @@ from zq.storage.redis.store import Store
 KIND: Final = Packing(">H")
 DOCUMENT: Final = Packing(">QH")
 # Sorts after every name, because no text contains this byte.
-BEHIND: Final = b"\xff"
+AFTER_ALL_NAMES: Final = b"\xff"
 # Maximum number of titles read per round trip.
 MAX_TITLES: Final = 1000
 
@@ -47,7 +47,7 @@ class DocumentController:
         moment, ends = layout.ms(now), 0 if expires is None else max(1, layout.ms(expires))
         self._store.register_project(ref.project)
         if ends:
-            self._store.schedule_expiry(layout.whole(ref.project), ends, moment)
+            self._store.schedule_expiry(layout.project_ref(ref.project), ends, moment)
         version = os.urandom(8).hex().encode()
         terms = b"%d" % moment, title(ref), _expectation(expected), b"%d" % ends, packed(ends, version, value)
         script = scripts.DOCUMENT_PUT_VITAL if is_vital else scripts.DOCUMENT_PUT
@@ -55,14 +55,14 @@ class DocumentController:
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         first, behind = (title(DocumentRef(project, kind, name)) for name in (prefix, after))
-        start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
+        start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + AFTER_ALL_NAMES
         found: Documents = []
         while len(found) < limit:
             want = min(limit - len(found), MAX_TITLES)
             terms = b"%d" % layout.ms(now), start, end, b"%d" % want
             last, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
             for key, packed in zip(pairs[::2], pairs[1::2], strict=True):
-                name = layout.string(key[KIND.size + len(layout.text(kind)) :])
+                name = layout.decode_text(key[KIND.size + len(layout.encode_text(kind)) :])
                 found.append(_record(DocumentRef(project, kind, name), packed))
             if not last:
                 break
@@ -82,8 +82,8 @@ Documents = list[Document]
 
 def title(ref: DocumentRef) -> bytes:
     """Encode the kind and the name of a document."""
-    kind = layout.text(ref.kind)
-    return KIND.pack(len(kind)) + kind + layout.text(ref.name)
+    kind = layout.encode_text(ref.kind)
+    return KIND.pack(len(kind)) + kind + layout.encode_text(ref.name)
 
 
 def packed(expires: int, version: bytes, value: bytes) -> bytes:
@@ -97,15 +97,17 @@ def packed(expires: int, version: bytes, value: bytes) -> bytes:
 def unpacked(project: str, title: bytes, packed: bytes) -> Document:
     """Decode a document from its title and its stored value."""
     end = KIND.size + KIND.unpack_from(title)[0]
-    return _record(DocumentRef(project, layout.string(title[KIND.size : end]), layout.string(title[end:])), packed)
+    return _record(
+        DocumentRef(project, layout.decode_text(title[KIND.size : end]), layout.decode_text(title[end:])), packed
+    )
 
 
 def _expectation(version: str | None) -> bytes:
-    return b"*" if version is None else b"=" + layout.text(version)
+    return b"*" if version is None else b"=" + layout.encode_text(version)
 
 
 def _record(ref: DocumentRef, packed: bytes) -> Document:
     expires, length = DOCUMENT.unpack_from(packed)
     value = DOCUMENT.size + length
-    version = layout.string(packed[DOCUMENT.size : value])
+    version = layout.decode_text(packed[DOCUMENT.size : value])
     return Document(ref, packed[value:], version, expires / 1000 if expires else None)

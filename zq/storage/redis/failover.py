@@ -212,7 +212,7 @@ class SentinelNetwork:
         """Sentinels that announced a failover. Operations resume after all of them have reported its end."""
         self._announcement_count = self._handled_count = 0
         """Number of failover announcements: in total, and up to the start of the last poll."""
-        self._gave_up = False
+        self._has_given_up = False
         self._sure_until = 0.0
         self._rounds = 0
         self._closed = False
@@ -286,7 +286,7 @@ class SentinelNetwork:
             if announcer is not None:
                 self._announcers.add(announcer)
                 self._announcement_count += 1
-                self._gave_up = False
+                self._has_given_up = False
             if self._paused == 0:
                 self._paused = time.monotonic()
                 LOG.warning(PAUSED, self.name)
@@ -357,7 +357,7 @@ class SentinelNetwork:
         elif any(report.failing_over for report in reports.values()):
             self._pause_until_end(best.address)
         else:
-            self._gave_up = False
+            self._has_given_up = False
             # An announcement during the poll is not covered by its reports.
             ended = self._paused < began and self._announcers <= reports.keys()
             if self._paused and (ended or self._is_overdue()):
@@ -368,10 +368,10 @@ class SentinelNetwork:
 
         After ``LONGEST_PAUSE`` seconds, resume operations anyway.
         """
-        if not self._gave_up and self._pool is not None:
+        if not self._has_given_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():
-            self._gave_up = True
+            self._has_given_up = True
             LOG.error(STALLED_TEXT, self.name, LONGEST_PAUSE)
             self._resume(address)
 

@@ -34,15 +34,21 @@ class HistoryController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment = layout.ms(now)
-        wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
+        wanted = [layout.pack_id(id) for id in dict.fromkeys(ids)]
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return replies.finished(blob, 0, moment)
 
     def _read_page(
-        self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
+        self,
+        script: scripts.Script,
+        queue: QueueRef,
+        marker: int,
+        page_limits: tuple[int, int],
+        now: Seconds,
+        *bounds: int,
     ) -> "Records":
         """Return a page of history entries after ``marker``."""
-        limit, max_bytes = most
+        limit, max_bytes = page_limits
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []
         while True:

@@ -10,7 +10,7 @@ zq:version              string       version of this layout
 zq:level                string       StoreLevel; absent: level 1
 zq:clock                string       largest time seen, in microseconds
 zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; also, with the score
-                                     ``FAR``, one entry per project
+                                     ``LATEST_SCORE``, one entry per project
 zq:{0}:sweeper …        string       lease of the maintenance round that works on this bucket; has a TTL
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata; zero byte and queue name -> grouping, if it is grouped
@@ -116,12 +116,12 @@ LEVEL_KEY: Final = b"zq:level"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
 # Channel on which scripts publish the full names of queues with new messages.
-READY: Final = b"zq:ready"
+READY_CHANNEL: Final = b"zq:ready"
 # A channel without messages. A user with permission for it also has permission for the channels of batches.
-FEED: Final = b"zq:feed"
+FEED_CHANNEL: Final = b"zq:feed"
 BUCKETS: Final = 64
 # A score above all times in milliseconds. The expiry schedule uses it for projects.
-FAR: Final = 10**15
+LATEST_SCORE: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims", "line")
 ANSWER_KINDS: Final = ("answers", "windows")
@@ -137,26 +137,26 @@ MAX_SEQUENCE: Final = 10**14
 MAX_MOMENT: Final = 1e12
 
 # Header of a draft: available-at (0 = immediately), expiry, TTL, size of the body, and lengths of the id, the client
-# and the optional fields (``MORE``). After the header come the id, the client, the optional fields and the body. In an
-# entry, 7 bytes precede the draft: a flag byte and the sequence. The flag is 1 if the message was posted outside the
-# lane; in a grouped queue, it is the kind of the message. A large body is stored separately.
+# and the optional fields (``OPTIONAL_HEADER``). After the header come the id, the client, the optional fields and the
+# body. In an entry, 7 bytes precede the draft: a flag byte and the sequence. The flag is 1 if the message was posted
+# outside the lane; in a grouped queue, it is the kind of the message. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # Header of a message's optional fields: the creation time (0: one TTL before the expiry), the claim count in the
 # origin, and the lengths of checksum, origin and reason, which follow. Then there may be a tail: the time of the first
 # claim in the origin, the size of the attributes at the end of the body, and the group.
-MORE: Final = Packing(">QIHHH")
-TAIL: Final = Packing(">QI")
+OPTIONAL_HEADER: Final = Packing(">QIHHH")
+OPTIONAL_TAIL: Final = Packing(">QI")
 # A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed. The claim's id follows.
 STATE: Final = Packing(">QQQQQQQIQ")
 # Header of a message in a reply: length of the state, followed by state, entry and body.
-FRONT: Final = Packing(">H")
+MESSAGE_HEADER: Final = Packing(">H")
 # Summary of a claim: start, end, and number of messages.
 SUMMARY: Final = Packing(">QQI")
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
 # Header of a history entry: outcome, time of finishing, position, end of retention; the message follows.
-PAST: Final = Packing(">BQQQ")
+HISTORY_HEADER: Final = Packing(">BQQQ")
 OUTCOMES: Final = (None, Outcome.DELETED, Outcome.POPPED, Outcome.MOVED, Outcome.DEAD_LETTERED)
 
 
@@ -182,7 +182,7 @@ class Keys(NamedTuple):
     expiry: bytes
     by_expiry: list[bytes]
     """Keys of the queue's sorted sets by expiry."""
-    full: bytes
+    full_name: bytes
     """The full name of the queue, for scripts and the channel."""
     stages: bytes
     staging: bytes
@@ -201,27 +201,27 @@ def ms(moment: Seconds) -> int:
     return round(moment * 1000)
 
 
-def text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     """Encode text for storage: UTF-8, including lone surrogates."""
     return value.encode("utf-8", "surrogatepass")
 
 
-def string(value: bytes) -> str:
+def decode_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
     """Return the Redis keys of a queue and its project. For the queue name "", only the project's keys are valid."""
-    names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
-    transactions = own(ref.project, *TRANSACTION_KINDS)
-    fences, producers, producing, stages, staging, opened, phase, *_ = transactions
+    names, metadata, floor, usage = project_keys(ref.project, *PROJECT_KINDS)
+    transactions = project_keys(ref.project, *TRANSACTION_KINDS)
+    fences, producers, producing, stages, staging, open_key, phase, *_ = transactions
     queue, answers, history = (
-        own(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
+        project_keys(ref.project, *(f"{kind}:{ref.name}" for kind in kinds))
         for kinds in (QUEUE_KINDS, ANSWER_KINDS, HISTORY_KINDS)
     )
     return Keys(
-        name=text(ref.name),
+        name=encode_text(ref.name),
         metadata=metadata,
         names=names,
         usage=usage,
@@ -232,12 +232,12 @@ def keys(ref: QueueRef) -> Keys:
         queue=queue,
         expiry=queue[3],
         by_expiry=[queue[3], answers[1], history[2]],
-        full=full(ref),
+        full_name=encode_full_name(ref),
         stages=stages,
         staging=staging,
         producers=producers,
         producing=producing,
-        open=opened,
+        open=open_key,
         phase=phase,
         fences=(fences,),
         transactions=transactions,
@@ -246,57 +246,57 @@ def keys(ref: QueueRef) -> Keys:
     )
 
 
-def whole(project: str) -> QueueRef:
+def project_ref(project: str) -> QueueRef:
     """Return the ``QueueRef`` that represents a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
-def content(project: str, stage: str) -> Block:
+def stage_key(project: str, stage: str) -> Block:
     """Return the Redis key of the list with a stage's messages."""
-    return own(project, "stage:" + stage)
+    return project_keys(project, "stage:" + stage)
 
 
-def opened(project: str, producer: str, number: int) -> Block:
+def open_list_key(project: str, producer: str, number: int) -> Block:
     """Return the Redis key of a list that an open (incomplete) commit of a producer still has to process.
 
     ``number`` is the position of the list in the commit.
     """
-    return own(project, f"open:{number}:{producer}")
+    return project_keys(project, f"open:{number}:{producer}")
 
 
-def own(project: str, *kinds: str) -> Block:
+def project_keys(project: str, *kinds: str) -> Block:
     """Return the project's Redis key for each kind of data, such as "log". All keys are in one cluster slot."""
-    tag = blake2b(text(project), digest_size=16).hexdigest().encode()
-    return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
+    tag = blake2b(encode_text(project), digest_size=16).hexdigest().encode()
+    return tuple(b"zq:{%b}:%b" % (tag, encode_text(kind)) for kind in kinds)
 
 
-def bucket(number: int) -> bytes:
+def bucket_key(number: int) -> bytes:
     return b"zq:{%d}:due" % number
 
 
-def bucket_lease(number: int) -> bytes:
+def bucket_lease_key(number: int) -> bytes:
     return b"zq:{%d}:sweeper" % number
 
 
-def bucket_of(ref: QueueRef) -> bytes:
+def queue_bucket_key(ref: QueueRef) -> bytes:
     """Return the Redis key of the queue's bucket in the expiry schedule."""
-    return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
+    return bucket_key(crc32(encode_text(ref.name), crc32(encode_text(ref.project))) % BUCKETS)
 
 
 def schedule_entry(ref: QueueRef, moment: int) -> bytes:
-    return MOMENT.pack(moment) + full(ref)
+    return MOMENT.pack(moment) + encode_full_name(ref)
 
 
-def full(ref: QueueRef) -> bytes:
+def encode_full_name(ref: QueueRef) -> bytes:
     """Encode the full name of a queue: length of the project, project, queue name."""
-    project = text(ref.project)
-    return LENGTH.pack(len(project)) + project + text(ref.name)
+    project = encode_text(ref.project)
+    return LENGTH.pack(len(project)) + project + encode_text(ref.name)
 
 
-def queue_of(full_name: bytes) -> QueueRef:
+def decode_full_name(full_name: bytes) -> QueueRef:
     """Decode the full name of a queue."""
     end = LENGTH.size + LENGTH.unpack_from(full_name)[0]
-    return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
+    return QueueRef(decode_text(full_name[LENGTH.size : end]), decode_text(full_name[end:]))
 
 
 # First byte of a packed id: text, 32 hex digits, or a UUID. Hex digits and UUIDs are stored as 16 bytes.
@@ -305,56 +305,56 @@ HEX: Final = b"h"
 UUID: Final = b"u"
 
 
-def packed(id: str) -> bytes:
+def pack_id(id: str) -> bytes:
     """Encode an id for storage. An id of 32 hexadecimal digits or a UUID is stored in 16 bytes."""
     if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
         kind = HEX if len(id) == HEX_DIGITS else UUID
         try:
             short = kind + bytes.fromhex(id.replace("-", ""))
         except ValueError:
-            return TEXT + text(id)
-        if unpacked(short) == id:
+            return TEXT + encode_text(id)
+        if unpack_id(short) == id:
             return short
-    return TEXT + text(id)
+    return TEXT + encode_text(id)
 
 
 HEX_DIGITS: Final = 32
 
 
-def unpacked(value: bytes) -> str:
+def unpack_id(value: bytes) -> str:
     kind = value[:1]
     if kind == TEXT:
-        return string(value[1:])
+        return decode_text(value[1:])
     digits = value[1:].hex()
     if kind == HEX:
         return digits
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-packed_client: Final = lru_cache(maxsize=1024)(packed)
-unpacked_client: Final = lru_cache(maxsize=1024)(unpacked)
+pack_client_id: Final = lru_cache(maxsize=1024)(pack_id)
+unpack_client_id: Final = lru_cache(maxsize=1024)(unpack_id)
 
 
-def ids(blob: bytes) -> list[str]:
+def decode_ids(blob: bytes) -> list[str]:
     """Decode the ids in a script reply."""
     found, at = [], 0
     while at < len(blob):
         end = at + 2 + int.from_bytes(blob[at : at + 2])
-        found.append(unpacked(blob[at + 2 : end]))
+        found.append(unpack_id(blob[at + 2 : end]))
         at = end
     return found
 
 
-def draft(new: Draft, now: int) -> bytes:
+def encode_draft(new: Draft, now: int) -> bytes:
     """Encode a new message that is posted at ``now``, in milliseconds.
 
     For a message in a stage, pass 0: the encoded times are then relative to the publication.
     """
-    id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
+    id, client, checksum, more = pack_id(new.id), pack_client_id(new.client), encode_text(new.checksum), b""
     attributes, group = new.attributes, new.group
     if checksum or attributes or group:
-        tail = TAIL.pack(0, len(attributes)) + text(group) if attributes or group else b""
-        more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum + tail
+        tail = OPTIONAL_TAIL.pack(0, len(attributes)) + encode_text(group) if attributes or group else b""
+        more = OPTIONAL_HEADER.pack(0, 0, len(checksum), 0, 0) + checksum + tail
     available = now + new.delay * 1000 if new.delay else 0
     sizes = len(new.body) + len(attributes), len(id), len(client), len(more)
     return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body + attributes

@@ -73,7 +73,7 @@ class SweepRound:
             while due and all(self._sweep_queue(number, member) for member in due):
                 due = self._due(number, QUEUES)
         finally:
-            key = layout.bucket_lease(number)
+            key = layout.bucket_lease_key(number)
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
     def _sweep_queue(self, number: int, member: bytes) -> bool:
@@ -81,7 +81,7 @@ class SweepRound:
 
         Return ``False`` if the round must leave the bucket, because the lease was lost or the round has ended.
         """
-        queue = layout.queue_of(member[layout.MOMENT.size :])
+        queue = layout.decode_full_name(member[layout.MOMENT.size :])
         while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
             if time.monotonic() - self._leased_at > LEASE / 2 and not self._due(number, 1):
@@ -101,7 +101,7 @@ class SweepRound:
 
     def _due(self, number: int, limit: int) -> list[bytes]:
         """Lease the bucket, and return up to ``limit`` due schedule entries, or none if another round has the lease."""
-        keys = layout.bucket(number), layout.bucket_lease(number)
+        keys = layout.bucket_key(number), layout.bucket_lease_key(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
         found: list[bytes] = self._store.client.run(scripts.DUE, keys, *terms)
@@ -116,15 +116,15 @@ class SweepRound:
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
-        if queue == layout.whole(queue.project):
+        if queue == layout.project_ref(queue.project):
             bounds = b"-inf", terms[0], b"BYSCORE", b"LIMIT", b"0", terms[1]
             names = self._store.client.command(keys.staging, b"ZRANGE", keys.staging, *bounds)
-            stages = [layout.content(queue.project, layout.string(name)) for name in names]
+            stages = [layout.stage_key(queue.project, layout.decode_text(name)) for name in names]
             script = scripts.SWEEP_PROJECT
             more = [keys.transactions, keys.answers, *batches.whole(queue.project), *stages]
             terms += names
         else:
-            terms.append(keys.full)
+            terms.append(keys.full_name)
         messages, others, following = self._store.run(script, queue, *terms, more=more)
         return messages, others, following
 
@@ -132,13 +132,13 @@ class SweepRound:
 # Number of projects whose queues are listed together.
 PROJECTS: Final = 100
 # Maximum number of queues for which ``store_messages`` is reported.
-COUNTED: Final = 5000
+MAX_REPORTED_QUEUES: Final = 5000
 # Number of queues per bucket that are checked for expired data.
-DUE: Final = 16
+QUEUES_PER_BUCKET: Final = 16
 MAX_EXPIRED_WAITING: Final = 100_000
 # Kinds of a project's sorted sets by expiry.
 BY_EXPIRY: Final = ("staging", "producing", "windows:", "fading", "ends")
-BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
+BUCKETS: Final = [layout.bucket_key(number) for number in range(layout.BUCKETS)]
 
 
 class StoreStats:
@@ -164,10 +164,10 @@ class StoreStats:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
     def _queues(self, max_count: int) -> list[QueueRef]:
-        far = b"%d" % layout.FAR
+        far = b"%d" % layout.LATEST_SCORE
         bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % max_count
         named = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
-        projects = [layout.queue_of(member[layout.MOMENT.size :]) for members in named for member in members]
+        projects = [layout.decode_full_name(member[layout.MOMENT.size :]) for members in named for member in members]
         found: list[QueueRef] = []
         for start in range(0, len(projects), PROJECTS):
             if len(found) >= max_count:
@@ -177,7 +177,7 @@ class StoreStats:
             keys = [layout.keys(project).names for project in part]
             names = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, b"0", last)) for key in keys])
             for project, its in zip(part, names, strict=True):
-                found += [QueueRef(project.project, layout.string(name)) for name in its]
+                found += [QueueRef(project.project, layout.decode_text(name)) for name in its]
         return found[:max_count]
 
     def _memory(self) -> list[Measure]:
@@ -193,8 +193,8 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        queues = self._queues(COUNTED + 1)
-        if len(queues) > COUNTED:
+        queues = self._queues(MAX_REPORTED_QUEUES + 1)
+        if len(queues) > MAX_REPORTED_QUEUES:
             return []
         keys = [layout.keys(queue).stream for queue in queues]
         return [
@@ -205,8 +205,12 @@ class StoreStats:
 
     def _expired(self, now: int) -> list[Measure]:
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
-        due = self._client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
-        queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)
+        due = self._client.read_pipelined(
+            [ReadRequest(key, (b"ZRANGE", key, *bounds, b"%d" % QUEUES_PER_BUCKET)) for key in BUCKETS]
+        )
+        queues = dict.fromkeys(
+            layout.decode_full_name(member[layout.MOMENT.size :]) for members in due for member in members
+        )
         keys = [key for queue in queues for key in _by_expiry(queue)]
         firsts = self._client.read_pipelined(
             [ReadRequest(key, (b"ZRANGE", key, b"0", b"0", b"WITHSCORES")) for key in keys]
@@ -227,4 +231,4 @@ def _depth(ready: int, delayed: int, claimed: int, expired: int, since: int) -> 
 
 
 def _by_expiry(queue: QueueRef) -> Sequence[bytes]:
-    return layout.keys(queue).by_expiry if queue.name else layout.own(queue.project, *BY_EXPIRY)
+    return layout.keys(queue).by_expiry if queue.name else layout.project_keys(queue.project, *BY_EXPIRY)

@@ -54,13 +54,13 @@ class MessageController:
     ) -> bytes | None:
         moment = layout.ms(now)
         self._expire(queue, drafts, moment)
-        terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b"", b"1" if create else b"0"], []
+        terms, more = [b"%d" % moment, layout.keys(queue).full_name, expected or b"", b"1" if create else b"0"], []
         if copies is None:
             terms.append(b"0")
         else:
             self._expire(copies.queue, copies.drafts, moment)
             more.append(layout.keys(copies.queue).queue)
-            terms += [b"%d" % len(copies.drafts), layout.keys(copies.queue).full]
+            terms += [b"%d" % len(copies.drafts), layout.keys(copies.queue).full_name]
         onces = _keys(drafts, idempotency_key)
         if onces:
             more.append(layout.keys(queue).answers)
@@ -69,7 +69,7 @@ class MessageController:
             _, remembered = self._store.schedule_idempotency_key(queue, key, moment)
             terms += [b"%d" % of, *remembered, encode_posted(some)]
         every = (*(copies.drafts if copies else ()), *drafts)
-        packed = [layout.draft(draft, moment) for draft in every]
+        packed = [layout.encode_draft(draft, moment) for draft in every]
         reply = self._store.run(scripts.POST, queue, *terms, *packed, more=more)
         raise_repeated(reply, drafts)
         metadata: bytes = checked(reply, idempotency_key)
@@ -80,7 +80,7 @@ class MessageController:
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         moment = layout.ms(now)
-        wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
+        wanted = [layout.pack_id(id) for id in dict.fromkeys(ids)]
         if not wanted:
             return []
         return replies.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
@@ -96,7 +96,7 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
-        without = layout.packed(list_filter.without) if list_filter.without else b""
+        without = layout.pack_id(list_filter.without) if list_filter.without else b""
         shown = b"%d" % list_filter.claimed, b"%d" % list_filter.delayed
         terms = without, *shown, layout.keys(queue).name, expected or b""
         found: list[Message] = []
@@ -131,10 +131,10 @@ class MessageController:
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
         moment = layout.ms(now)
-        holders = [layout.text(claim) for claim in claims or ()]
+        holders = [layout.encode_text(claim) for claim in claims or ()]
         count = -1 if claims is None else len(holders)
-        gone = [layout.packed(id) for id in dict.fromkeys(ids)]
-        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % count
+        gone = [layout.pack_id(id) for id in dict.fromkeys(ids)]
+        terms = b"%d" % moment, layout.keys(queue).full_name, b"%d" % history, b"%d" % count
         more = self._store.schedule_history(queue, history, moment)
         checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
 
@@ -150,7 +150,7 @@ class MessageController:
         moment = layout.ms(now)
         more = self._store.schedule_history(queue, history, moment)
         numbers = b"%d" % moment, b"%d" % limit, b"%d" % max_bytes, b"%d" % history
-        terms = *numbers, layout.keys(queue).full, expected or b""
+        terms = *numbers, layout.keys(queue).full_name, expected or b""
         for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
             if isinstance(blob, list):
@@ -165,9 +165,9 @@ class MessageController:
         moment = layout.ms(now)
         plan = plan_moves(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
         more = self._store.schedule_history(queue, history, moment) + plan.blocks
-        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
+        terms = b"%d" % moment, layout.keys(queue).full_name, b"%d" % history, b"%d" % len(plan.targets)
         blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
-        return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))
+        return layout.decode_ids(schedule_arrivals(self._store, plan.targets, blob, moment))
 
 
 def _keys(
@@ -183,12 +183,12 @@ def _keys(
 
 
 def _within(position: Position) -> Sequence[int]:
-    return [min(number, layout.FAR) for number in position]
+    return [min(number, layout.LATEST_SCORE) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
     """Find a live message in one of several queues, or return ``None``."""
-    requests = [store.read_request(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
+    requests = [store.read_request(scripts.GET, queue, b"%d" % now, layout.pack_id(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.read_pipelined(requests), strict=True):
         for found in replies.messages(blob, 0, now):
             return LocatedMessage(queue, HistoryEntry(found))

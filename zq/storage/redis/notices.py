@@ -53,7 +53,7 @@ class QueueSubscriber(Subscriber):
         return self._network.any_pool()
 
     def subscribe(self, connection: Connection) -> None:
-        connection.send_command("SUBSCRIBE", layout.READY)
+        connection.send_command("SUBSCRIBE", layout.READY_CHANNEL)
 
     def on_notices(self, notices: list[Notice]) -> None:
         self._subscribed.set()
@@ -61,7 +61,7 @@ class QueueSubscriber(Subscriber):
             with contextlib.suppress(
                 struct.error, UnicodeDecodeError
             ):  # other clients may publish invalid content here
-                self._listener(layout.queue_of(name))
+                self._listener(layout.decode_full_name(name))
 
 
 class FollowedProject:

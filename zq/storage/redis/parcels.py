@@ -37,9 +37,18 @@ from zq.storage.capabilities import UndecidedCommit
 from zq.storage.exporting import Exporter
 from zq.storage.redis import batches, documents, layout, scripts
 from zq.storage.redis.client import ReadRequest
-from zq.storage.redis.layout import DRAFT, ENTRY, FRONT, MORE, OUTCOMES, PAST, STATE, TAIL
+from zq.storage.redis.layout import (
+    DRAFT,
+    ENTRY,
+    HISTORY_HEADER,
+    MESSAGE_HEADER,
+    OPTIONAL_HEADER,
+    OPTIONAL_TAIL,
+    OUTCOMES,
+    STATE,
+)
 from zq.storage.redis.queues import KINDS
-from zq.storage.redis.store import KNOWN, NUMBER, PAIR, SETTLED, Store, decode_posted, decode_settled
+from zq.storage.redis.store import NUMBER, PAIR, REQUEST_HEADER, SETTLE_HEADER, Store, decode_posted, decode_settled
 from zq.storage.redis.transactions import PRODUCER
 
 # Field of the usage hash with the bytes of a queue's remembered results: this prefix and the queue's name.
@@ -48,7 +57,7 @@ ANSWERS: Final = b"answers:"
 ARRAY: Final = 0x90
 # Number of batches and bytes that one result has.
 BATCHES: Final = 64
-BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
+BUCKETS: Final = [layout.bucket_key(number) for number in range(layout.BUCKETS)]
 LOG_FIELDS: Final = (b"sequence", b"dropped", b"published", b"published_bytes", b"fallen", b"fallen_bytes")
 
 
@@ -60,10 +69,10 @@ class ParcelController:
         self._exporter = Exporter(storage, ParcelReader(store))
 
     def projects(self) -> Sequence[str]:
-        client, far = self._store.client, b"%d" % layout.FAR
+        client, far = self._store.client, b"%d" % layout.LATEST_SCORE
         found = client.read_pipelined([ReadRequest(key, (b"ZRANGE", key, far, far, b"BYSCORE")) for key in BUCKETS])
         members = (member for bucket in found for member in bucket)
-        projects = {"", *(layout.queue_of(member[layout.MOMENT.size :]).project for member in members)}
+        projects = {"", *(layout.decode_full_name(member[layout.MOMENT.size :]).project for member in members)}
         unknown = self._tags() - {_tag(project) for project in projects}
         if unknown:
             raise StartRefused(
@@ -93,14 +102,18 @@ class ParcelController:
                     self._adopt_queue(queue, one, moment)
             elif kind is MessageParcel:
                 messages = [_message_terms(one.message) for one in only(MessageParcel, its)]
-                terms = [b"%d" % moment, layout.full(queue), *(term for terms in messages for term in terms)]
+                terms = [
+                    b"%d" % moment,
+                    layout.encode_full_name(queue),
+                    *(term for terms in messages for term in terms),
+                ]
                 self._store.run(scripts.ADOPT_MESSAGES, queue, *terms)
             elif kind is HistoryParcel:
                 history = [term for one in only(HistoryParcel, its) for term in _history_terms(one)]
                 self._store.run(scripts.ADOPT_HISTORY, queue, *history, more=[layout.keys(queue).history])
             elif kind is KeyParcel:
                 known = [term for one in only(KeyParcel, its) for term in _key_terms(one)]
-                terms = [b"%d" % moment, layout.text(owner), *known]
+                terms = [b"%d" % moment, layout.encode_text(owner), *known]
                 self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
             else:
                 self._adopt_rest(project, its, moment)
@@ -117,11 +130,11 @@ class ParcelController:
         grouping, (sequence, fresh, position, finished) = parcel.grouping, parcel.counters
         counters = max(sequence, position), layout.ms(fresh), layout.ms(finished)
         kind = b"%d" % KINDS.get(grouping, 0)
-        terms = b"%d" % now, layout.text(queue.name), parcel.metadata, grouping.encode(), kind
+        terms = b"%d" % now, layout.encode_text(queue.name), parcel.metadata, grouping.encode(), kind
         self._store.run(scripts.ADOPT_QUEUE, queue, *terms, *(b"%d" % number for number in counters))
 
     def _adopt_rest(self, project: str, parcels: Sequence[Parcel], now: int) -> None:
-        client, whole = self._store.client, layout.whole(project)
+        client, whole = self._store.client, layout.project_ref(project)
         for log in only(LogParcel, parcels):
             numbers = log.last, log.messages, log.bytes, log.dropped
             client.run(scripts.ADOPT_LOG, batches.keys(project), *(b"%d" % number for number in numbers))
@@ -136,14 +149,14 @@ class ParcelController:
             self._store.run(scripts.ADOPT_WORK, whole, *work, more=[layout.keys(whole).transactions])
         for one in only(DocumentParcel, parcels):
             ends = 0 if one.expires is None else max(1, layout.ms(one.expires))
-            packed = documents.packed(ends, layout.text(one.version), one.value)
+            packed = documents.packed(ends, layout.encode_text(one.version), one.value)
             title = documents.title(DocumentRef(project, one.kind, one.name))
             terms = b"%d" % now, title, b"*", b"%d" % ends, packed
             client.run(scripts.DOCUMENT_PUT, batches.documents(project), *terms)
 
 
 def _tag(project: str) -> bytes:
-    return layout.own(project, "")[0].partition(b"}")[0]
+    return layout.project_keys(project, "")[0].partition(b"}")[0]
 
 
 # Length of the longest key prefix whose hash tag is not a project but the number of a bucket.
@@ -151,16 +164,16 @@ TAG: Final = len(b"zq:{00")
 
 
 def _head(message: Message) -> bytes:
-    id, client = layout.packed(message.id), layout.packed_client(message.client)
-    texts = [layout.text(text) for text in (message.checksum, message.origin, message.reason)]
-    group, attributes = layout.text(message.group), len(message.attributes)
+    id, client = layout.pack_id(message.id), layout.pack_client_id(message.client)
+    texts = [layout.encode_text(text) for text in (message.checksum, message.origin, message.reason)]
+    group, attributes = layout.encode_text(message.group), len(message.attributes)
     first = 0 if message.claim_count else layout.ms(message.first_claimed)
     created, expires = layout.ms(message.created), layout.ms(message.expires)
     kept_created = 0 if created == expires - message.ttl * 1000 else created
-    tail = TAIL.pack(first, attributes) + group if first or attributes or group else b""
+    tail = OPTIONAL_TAIL.pack(first, attributes) + group if first or attributes or group else b""
     more = b""
     if kept_created or tail or any(texts) or message.origin_claim_count:
-        more = MORE.pack(kept_created, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
+        more = OPTIONAL_HEADER.pack(kept_created, message.origin_claim_count, *map(len, texts)) + b"".join(texts) + tail
     sizes = message.size, len(id), len(client), len(more)
     return DRAFT.pack(layout.ms(message.available), expires, message.ttl, *sizes) + id + client + more
 
@@ -176,10 +189,10 @@ def _history_terms(parcel: HistoryParcel) -> tuple[bytes, ...]:
     if message.claim_count:
         times = layout.ms(message.available), layout.ms(message.expires), message.ttl
         state = STATE.pack(*times, 0, 0, 0, 0, message.claim_count, layout.ms(message.first_claimed))
-    record = PAST.pack(OUTCOMES.index(entry.outcome), layout.ms(entry.finished), entry.position, expires)
-    record += FRONT.pack(len(state)) + state + b"\1" + message.sequence.to_bytes(MEMBER) + _head(message)
+    record = HISTORY_HEADER.pack(OUTCOMES.index(entry.outcome), layout.ms(entry.finished), entry.position, expires)
+    record += MESSAGE_HEADER.pack(len(state)) + state + b"\1" + message.sequence.to_bytes(MEMBER) + _head(message)
     numbers = (b"%d" % number for number in (entry.position, message.sequence, expires))
-    return *numbers, record, layout.packed(message.id), message.body + message.attributes
+    return *numbers, record, layout.pack_id(message.id), message.body + message.attributes
 
 
 # Bytes of a sequence in an entry.
@@ -189,34 +202,34 @@ MEMBER: Final = ENTRY.size - DRAFT.size - 1
 def _key_terms(parcel: KeyParcel) -> tuple[bytes, ...]:
     answer = parcel.answer
     if isinstance(answer, SettleResult):
-        lost = b"".join(len(id).to_bytes(2) + id for id in map(layout.packed, answer.lost))
-        packed = SETTLED.pack(answer.deleted, answer.released, answer.moved, answer.buried) + lost
+        lost = b"".join(len(id).to_bytes(2) + id for id in map(layout.pack_id, answer.lost))
+        packed = SETTLE_HEADER.pack(answer.deleted, answer.released, answer.moved, answer.buried) + lost
     elif isinstance(answer, int):
         packed = b"%d" % answer
     else:
         packed = msgspec.msgpack.encode(answer)
         if parcel.last:
             packed = PAIR + packed + NUMBER + layout.MOMENT.pack(parcel.last)
-    return layout.text(parcel.key), parcel.digest, b"%d" % layout.ms(parcel.expires), packed
+    return layout.encode_text(parcel.key), parcel.digest, b"%d" % layout.ms(parcel.expires), packed
 
 
 def _batch_terms(parcel: BatchParcel) -> tuple[bytes, ...]:
     batch = parcel.batch
     created, lives = layout.ms(batch.created), [entry.ttl * 1000 for entry in batch.entries]
-    topic, ends = layout.text(batch.topic), created + max(lives)
+    topic, ends = layout.encode_text(batch.topic), created + max(lives)
     front = len(topic).to_bytes(2) + topic + b"%0*d" % (batches.DIGITS, batch.last)
     numbers = len(batch.entries), created, created + min(lives), ends, parcel.messages, parcel.bytes
-    return b"%d" % batch.last, b"%d" % ends, front + batches.FRONT.pack(*numbers), batches.pack(batch.entries)
+    return b"%d" % batch.last, b"%d" % ends, front + batches.BATCH_HEADER.pack(*numbers), batches.pack(batch.entries)
 
 
 def _fence_terms(parcel: FenceParcel) -> tuple[bytes, ...]:
-    return b"f", layout.text(parcel.fence), b"%d" % parcel.epoch, _moment(parcel.advanced), b"", b""
+    return b"f", layout.encode_text(parcel.fence), b"%d" % parcel.epoch, _moment(parcel.advanced), b"", b""
 
 
 def _producer_terms(parcel: ProducerParcel) -> tuple[bytes, ...]:
     expires, batch = layout.ms(parcel.expires), b"%d" % parcel.batch
     kept = PRODUCER.pack(expires, parcel.published, parcel.deleted) + batch
-    return b"p", layout.text(parcel.producer), batch, _moment(parcel.decided), kept, b"%d" % expires
+    return b"p", layout.encode_text(parcel.producer), batch, _moment(parcel.decided), kept, b"%d" % expires
 
 
 def _moment(moment: Seconds | None) -> bytes:
@@ -238,15 +251,15 @@ class ParcelReader:
         return Counters(sequence, fresh / 1000, sequence, finished / 1000)
 
     def missing(self, project: str, after: str, limit: int) -> Sequence[str]:
-        keys, client, found = layout.keys(layout.whole(project)), self._store.client, list[str]()
+        keys, client, found = layout.keys(layout.project_ref(project)), self._store.client, list[str]()
         fields = client.command(keys.usage, b"HKEYS", keys.usage)
         names = sorted(field[len(ANSWERS) :] for field in fields if field.startswith(ANSWERS))
-        names = names[bisect_right(names, layout.text(after)) :]
+        names = names[bisect_right(names, layout.encode_text(after)) :]
         while names and len(found) < limit:
             scores = client.read_pipelined(
                 [ReadRequest(keys.names, (b"ZSCORE", keys.names, name)) for name in names[:limit]]
             )
-            found += [layout.string(name) for name, score in zip(names, scores, strict=False) if score is None]
+            found += [layout.decode_text(name) for name, score in zip(names, scores, strict=False) if score is None]
             names = names[limit:]
         return found[:limit]
 
@@ -273,7 +286,7 @@ class ParcelReader:
             int(float(value or 0)) for value in client.command(counts, b"HMGET", counts, *fields)
         )
         pairs = client.command(purged, b"HGETALL", purged)
-        floors = {layout.string(name): int(floor) for name, floor in zip(pairs[::2], pairs[1::2], strict=True)}
+        floors = {layout.decode_text(name): int(floor) for name, floor in zip(pairs[::2], pairs[1::2], strict=True)}
         found: list[BatchParcel] = []
         position = max(after, dropped)
         while not found:
@@ -301,9 +314,9 @@ class ParcelReader:
 
 
 def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
-    expires, length = KNOWN.unpack_from(kept)
-    end = KNOWN.size + length
-    digest, packed, last = kept[KNOWN.size : end], kept[end:], 0
+    expires, length = REQUEST_HEADER.unpack_from(kept)
+    end = REQUEST_HEADER.size + length
+    digest, packed, last = kept[REQUEST_HEADER.size : end], kept[end:], 0
     answer: Answer
     if queue == LOG:
         answer = int(packed)
@@ -312,10 +325,10 @@ def _key_parcel(queue: str, key: bytes, kept: bytes) -> KeyParcel:
         answer, last = repeated.answer, repeated.last
     else:
         answer = decode_settled(packed)
-    return KeyParcel(queue, layout.string(key), digest, expires / 1000, answer, last)
+    return KeyParcel(queue, layout.decode_text(key), digest, expires / 1000, answer, last)
 
 
 def _batch_parcel(front: bytes, messages: bytes, gone: int, gone_size: int) -> BatchParcel:
     encoded = next(batches.batches(len(messages).to_bytes(4) + front + messages, 0))
-    *_, before, size = batches.FRONT.unpack(front[-batches.FRONT.size :])
+    *_, before, size = batches.BATCH_HEADER.unpack(front[-batches.BATCH_HEADER.size :])
     return BatchParcel(encoded.decode(), before - gone, size - gone_size)

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -21,7 +21,7 @@ class QueueController:
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         self._store.register_project(queue.project)
-        terms = layout.text(queue.name), metadata, grouping.encode(), b"%d" % KINDS.get(grouping, 0)
+        terms = layout.encode_text(queue.name), metadata, grouping.encode(), b"%d" % KINDS.get(grouping, 0)
         return bool(self._store.run(scripts.QUEUE_CREATE, queue, *terms))
 
     def get(self, queue: QueueRef) -> Queue | None:
@@ -31,13 +31,13 @@ class QueueController:
         return None if metadata is None else Queue(queue, metadata, _grouping(grouping))
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        return bool(self._store.run(scripts.QUEUE_UPDATE, queue, layout.text(queue.name), expected, metadata))
+        return bool(self._store.run(scripts.QUEUE_UPDATE, queue, layout.encode_text(queue.name), expected, metadata))
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
-        start = b"(" + layout.text(after) if after else b"-"
+        start = b"(" + layout.encode_text(after) if after else b"-"
         found = self._store.run(scripts.QUEUE_LIST, QueueRef(project, ""), start, b"%d" % limit)
         queues = [
-            Queue(QueueRef(project, layout.string(name)), metadata, _grouping(grouping))
+            Queue(QueueRef(project, layout.decode_text(name)), metadata, _grouping(grouping))
             for name, metadata, grouping in zip(*found, strict=True)
         ]
         return Page(queues, queues[-1].ref.name if queues else None)
@@ -53,13 +53,15 @@ class QueueController:
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
 
-    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> Ready:
+    def ready(self, queue: QueueRef, max_count: int, now: Seconds) -> ReadyMessages:
         moment = b"%d" % layout.ms(now)
         while True:
-            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % max_count, layout.full(queue))
+            found, expired, later = self._store.run(
+                scripts.READY, queue, moment, b"%d" % max_count, layout.encode_full_name(queue)
+            )
             self._store.removals.add("read", expired)
             if found >= 0:
-                return Ready(min(found, max_count), float(later) / 1000 if later else None)
+                return ReadyMessages(min(found, max_count), float(later) / 1000 if later else None)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment = b"%d" % layout.ms(now)
@@ -78,7 +80,7 @@ class QueueController:
 
 
 def _grouping(stored: bytes | None) -> Grouping:
-    return Grouping(layout.string(stored or b""))
+    return Grouping(layout.decode_text(stored or b""))
 
 
 def _edge(blob: bytes) -> EndMessage | None:

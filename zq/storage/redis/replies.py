@@ -4,15 +4,15 @@
 from zq.model import HistoryEntry, Message, Messages
 from zq.storage.redis.layout import (
     ENTRY,
-    FRONT,
-    MORE,
+    HISTORY_HEADER,
+    MESSAGE_HEADER,
+    OPTIONAL_HEADER,
+    OPTIONAL_TAIL,
     OUTCOMES,
-    PAST,
     STATE,
-    TAIL,
-    string,
-    unpacked,
-    unpacked_client,
+    decode_text,
+    unpack_client_id,
+    unpack_id,
 )
 
 
@@ -22,8 +22,8 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     Return the message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the
     message. The ttl and the start are 0 if the message was never claimed.
     """
-    length = FRONT.unpack_from(blob, at)[0]
-    first = at + FRONT.size
+    length = MESSAGE_HEADER.unpack_from(blob, at)[0]
+    first = at + MESSAGE_HEADER.size
     entry = first + length
     _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
     created, origin_count, checksum, origin, reason, group = expires - ttl * 1000, 0, "", "", "", ""
@@ -37,15 +37,15 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     if more:
         created, origin_count, checksum, origin, reason, former, attributes, group = _more(blob[third:body], created)
     found = Message(  # positional, because keywords would cost three times as much
-        unpacked(blob[second - id : second]),
+        unpack_id(blob[second - id : second]),
         blob[body : end - attributes],
         ttl,
         created / 1000,
         expires / 1000,
         available / 1000,
         high << 32 | low,
-        unpacked_client(blob[second:third]),
-        string(blob[first + STATE.size : first + length]) if ends > now else "",
+        unpack_client_id(blob[second:third]),
+        decode_text(blob[first + STATE.size : first + length]) if ends > now else "",
         count,
         checksum,
         origin,
@@ -70,19 +70,19 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
     Times are in milliseconds.
     """
-    told, count, checksum, origin, reason = MORE.unpack_from(more)
-    second = MORE.size + checksum
+    told, count, checksum, origin, reason = OPTIONAL_HEADER.unpack_from(more)
+    second = OPTIONAL_HEADER.size + checksum
     third = second + origin
     tail = third + reason
-    texts = more[MORE.size : second], more[second:third], more[third:tail]
-    former, attributes = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
-    group = string(more[tail + TAIL.size :])
+    texts = more[OPTIONAL_HEADER.size : second], more[second:third], more[third:tail]
+    former, attributes = OPTIONAL_TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
+    group = decode_text(more[tail + OPTIONAL_TAIL.size :])
     return (
         told or created,
         count,
-        string(texts[0]),
-        string(texts[1]),
-        string(texts[2]),
+        decode_text(texts[0]),
+        decode_text(texts[1]),
+        decode_text(texts[2]),
         former,
         attributes,
         group,
@@ -102,7 +102,7 @@ def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
     """Decode all history entries and live messages from byte offset ``at`` to the end. ``now`` is in milliseconds."""
     found = []
     while at < len(blob):
-        outcome, moment, position, expires = PAST.unpack_from(blob, at)
-        item, _, _, at = message(blob, at + PAST.size, now)
+        outcome, moment, position, expires = HISTORY_HEADER.unpack_from(blob, at)
+        item, _, _, at = message(blob, at + HISTORY_HEADER.size, now)
         found.append(HistoryEntry(item, OUTCOMES[outcome], moment / 1000, position, expires / 1000))
     return found

@@ -37,8 +37,8 @@ TRIALS: Final = (
     (UNUSED, b"DEL", UNUSED),
     (layout.VERSION_KEY, b"EVAL", SCRIPT, b"0"),
     (layout.VERSION_KEY, b"EVALSHA", sha1(SCRIPT, usedforsecurity=False).hexdigest().encode(), b"0"),
-    (layout.VERSION_KEY, b"PUBLISH", layout.READY, b""),
-    (layout.FEED, b"SPUBLISH", layout.FEED, b""),
+    (layout.VERSION_KEY, b"PUBLISH", layout.READY_CHANNEL, b""),
+    (layout.FEED_CHANNEL, b"SPUBLISH", layout.FEED_CHANNEL, b""),
 )
 
 
@@ -70,7 +70,7 @@ def inspect(client: Client, address: Address) -> Mapping[str, str]:
     _check_layout(client, address)
     for key, *command in TRIALS:
         _answer(partial(client.command, key, *command), address)
-    _answer(lambda: client.try_channel(layout.FEED), address)
+    _answer(lambda: client.try_channel(layout.FEED_CHANNEL), address)
     return facts
 
 

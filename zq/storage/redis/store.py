@@ -36,7 +36,7 @@ from zq.storage.redis.layout import Block
 from zq.storage.redis.scripts import Script
 
 # Milliseconds to which times in the expiry schedule are rounded down, so that servers create equal entries.
-GRID: Final = 15_000
+EXPIRY_GRID_MS: Final = 15_000
 # Milliseconds before its due time at which an entry no longer covers new messages, because the sweep may finish before
 # such a message is stored.
 MARGIN: Final = 30_000
@@ -88,7 +88,7 @@ class Store:
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [
-            layout.text(idempotency_key.key),
+            layout.encode_text(idempotency_key.key),
             idempotency_key.digest,
             b"%d" % expires,
         ]
@@ -101,7 +101,7 @@ class Store:
             entered = 0
         if entered <= expires and now < entered - MARGIN:
             return
-        moment = max(1, expires // GRID * GRID)
+        moment = max(1, expires // EXPIRY_GRID_MS * EXPIRY_GRID_MS)
         self.register_project(queue.project)
         self.schedule(queue, moment)
         with self._lock:
@@ -110,7 +110,7 @@ class Store:
     def register_project(self, project: str) -> None:
         """Add the project to the expiry schedule. Call this before the project's first queue is created."""
         if project not in self._registered:
-            self.schedule(layout.whole(project), layout.FAR)
+            self.schedule(layout.project_ref(project), layout.LATEST_SCORE)
             with self._lock:
                 self._registered[project] = True
 
@@ -119,18 +119,18 @@ class Store:
 
         If ``moment`` is 0, only remove the entry.
         """
-        key = layout.bucket_of(queue)
+        key = layout.queue_bucket_key(queue)
         member = layout.schedule_entry(queue, moment)
         self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
 
 
 # Header of a remembered request: expiry and length of the digest. The digest and the result follow.
-KNOWN: Final = Packing(">QH")
+REQUEST_HEADER: Final = Packing(">QH")
 # First byte of a MessagePack array of two values, and of an 8-byte number.
 PAIR: Final = b"\x92"
 NUMBER: Final = b"\xcf"
 # Header of a settlement's result: numbers of deleted, released, moved and buried messages. The lost ids follow.
-SETTLED: Final = Packing(">IIII")
+SETTLE_HEADER: Final = Packing(">IIII")
 # Errors of scripts that reply with a code only.
 ERRORS: Final[dict[bytes, type[ZqError]]] = {
     b"claimed": MessageClaimed,
@@ -172,8 +172,8 @@ def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
 
 
 def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    end = KNOWN.size + KNOWN.unpack_from(known)[1]
-    if known[KNOWN.size : end] != idempotency_key.digest:
+    end = REQUEST_HEADER.size + REQUEST_HEADER.unpack_from(known)[1]
+    if known[REQUEST_HEADER.size : end] != idempotency_key.digest:
         raise KeyReused
     return known[end:]
 
@@ -182,19 +182,19 @@ def _read_error(reply: Sequence[bytes]) -> ZqError:
     kind, *about = reply
     match kind:
         case b"unstaged":
-            return StageNotFound.of(layout.string(about[0]))
+            return StageNotFound.of(layout.decode_text(about[0]))
         case b"lapsed":
-            return ClaimLapsed.of(layout.string(about[0]))
+            return ClaimLapsed.of(layout.decode_text(about[0]))
         case b"differs":
-            return StageDiffers.of(layout.string(about[0]), int(about[1]), int(about[2]))
+            return StageDiffers.of(layout.decode_text(about[0]), int(about[1]), int(about[2]))
         case b"much":
             return CommitTooLarge.of(int(about[0]), int(about[1]))
     return ERRORS[kind]()
 
 
 def decode_settled(packed: bytes) -> SettleResult:
-    deleted, released, moved, buried = SETTLED.unpack_from(packed)
-    return SettleResult(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
+    deleted, released, moved, buried = SETTLE_HEADER.unpack_from(packed)
+    return SettleResult(deleted, released, moved, buried, layout.decode_ids(packed[SETTLE_HEADER.size :]))
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
@@ -241,13 +241,13 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
         ttl = -1 if move.ttl is None else move.ttl
         soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
         expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
-        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay, b"%d" % move.keeps_age]
-        terms += [layout.text(move.reason), layout.text(move.checksum)]
+        terms += [layout.pack_id(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay, b"%d" % move.keeps_age]
+        terms += [layout.encode_text(move.reason), layout.encode_text(move.checksum)]
         terms += [b"0"] if move.body is None else [b"1", move.body]
     targets = [QueueRef(project, name) for name in numbers]
     for target in targets:
         store.schedule_expiry(target, expiries[target.name], moment)
-    return MovePlan(targets, [layout.full(target) for target in targets] + terms)
+    return MovePlan(targets, [layout.encode_full_name(target) for target in targets] + terms)
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:

@@ -24,13 +24,13 @@ UNEXPECTED: Final = "%s: unexpected error, reconnecting."
 FOUND: Final = "%s: connected to the store's notices again."
 # Seconds without input after which the server is pinged, and then seconds without a reply after which the connection is
 # closed.
-QUIET: Final = 5.0
+IDLE_SECONDS: Final = 5.0
 # Seconds before the second attempt to connect; doubled for each further attempt.
 FIRST_DELAY: Final = 0.05
 # Maximum seconds between attempts to connect.
 MAX_DELAY: Final = 2.0
 # Maximum number of notices handled together.
-TOGETHER: Final = 1000
+MAX_NOTICE_BATCH: Final = 1000
 
 Notice = list[Any]
 """A notice as sent by the server: kind; pattern of a ``pmessage``; channel; data or number of subscriptions."""
@@ -118,7 +118,7 @@ class Subscriber(ABC):
                 self._log_recovery()
                 last, asked = time.monotonic(), False
                 self._closed.wait(self._pause)
-            elif time.monotonic() - last > QUIET:
+            elif time.monotonic() - last > IDLE_SECONDS:
                 if asked:
                     raise ConnectionError("The server does not answer.")
                 last, asked = time.monotonic(), True
@@ -127,7 +127,7 @@ class Subscriber(ABC):
     def _read(self, connection: Connection) -> list[Notice]:
         found: list[Notice] = []
         patience = self._patience
-        while len(found) < TOGETHER and connection.can_read(patience):
+        while len(found) < MAX_NOTICE_BATCH and connection.can_read(patience):
             found.append(connection.read_response(disable_decoding=True))
             patience = 0
         return found

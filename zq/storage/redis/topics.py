@@ -20,7 +20,7 @@ from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store, checked
 
 # Upper bound for times in the expiry schedule that mean "due immediately".
-LONG_AGO: Final = 10**9
+PAST_SCORE: Final = 10**9
 # Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
 MAX_BYTES: Final = 1 << 20
@@ -30,7 +30,7 @@ MAX_BATCHES: Final = 1000
 MAX_ROUND_TRIPS: Final = 5
 GROWTH: Final = 4
 # Maximum seconds by which a log may be ahead of the store's time.
-AHEAD: Final = 60
+MAX_LEAD_SECONDS: Final = 60
 # Header of a reply: position reached, last sequence of the log, last dropped sequence.
 STATE: Final = Packing(">QQQ")
 
@@ -49,13 +49,13 @@ class TopicController:
         retention: Retention,
         idempotency_key: IdempotencyKey | None = None,
     ) -> int:
-        moment, whole = layout.ms(now), layout.whole(topic.project)
+        moment, whole = layout.ms(now), layout.project_ref(topic.project)
         lives = [entry.ttl for entry in entries]
         ends = moment + max(lives) * 1000
         self._store.schedule_expiry(whole, ends, moment)
         size = sum(entry.size for entry in entries)
         numbers = len(entries), size, moment + min(lives) * 1000, ends, retention.size, retention.messages
-        terms = [b"%d" % moment, layout.text(topic.name), *(b"%d" % number for number in numbers)]
+        terms = [b"%d" % moment, layout.encode_text(topic.name), *(b"%d" % number for number in numbers)]
         terms += [batches.pack(entries), self._follower.channel(topic.project)]
         keys = batches.keys(topic.project)
         if idempotency_key is not None:
@@ -87,7 +87,7 @@ class TopicController:
         return reading
 
     def purge(self, topic: TopicRef) -> None:
-        terms = layout.text(topic.name), self._follower.channel(topic.project)
+        terms = layout.encode_text(topic.name), self._follower.channel(topic.project)
         # Schedule before the purge, because its reply may be lost. Schedule again, because a sweep in between may have
         # removed the first entry.
         self._sweep_soon(topic.project)
@@ -98,7 +98,7 @@ class TopicController:
         after, free = b"0", 0
         edges: list[EndMessage] = []
         while True:
-            asked = b"%d" % layout.ms(now), layout.text(topic.name), after
+            asked = b"%d" % layout.ms(now), layout.encode_text(topic.name), after
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
             living = [item for batch in batches.batches(rest, 0) for item in batch.decode().messages(0, now)]
             free += whole + len(living)
@@ -118,7 +118,7 @@ class TopicController:
     def _highest(self, project: str) -> int:
         """Return an upper bound of all sequences that the log has ever assigned, even to lost messages."""
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
-        return (int(seconds) + AHEAD) * 1000 * batches.PACE
+        return (int(seconds) + MAX_LEAD_SECONDS) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
@@ -132,7 +132,7 @@ class TopicController:
         The scheduled time is random and in the distant past. The new schedule entry therefore differs from any entry
         that a round in progress is about to remove.
         """
-        self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
+        self._store.schedule(layout.project_ref(project), random.randrange(1, PAST_SCORE))
 
     def _run(self, script: Script, project: str, *arguments: bytes) -> Reply:
         return self._store.client.run(script, batches.keys(project), *arguments)
@@ -152,7 +152,7 @@ class LogScan:
 
     def terms(self) -> list[bytes]:
         numbers = self._position, self._ask, MAX_BYTES, MAX_BATCHES - self._seen
-        return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
+        return [*(b"%d" % number for number in numbers), layout.encode_text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
         reached, self._last, self._dropped = STATE.unpack_from(blob)

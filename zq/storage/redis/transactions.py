@@ -13,7 +13,7 @@ scripts' side. Times are in milliseconds. The stored forms are:
 An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
 processed one by one. A server registers a commit in the sorted set ``OPEN_KEY`` before it opens the commit. One script
 cannot do both, because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after
-``FORGOTTEN`` milliseconds.
+``STALE_AFTER_MS`` milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,9 +59,9 @@ def min_ttls(stage: bytes) -> dict[str, int]:
     """
     at, found = STAGE.size, {}
     while at < len(stage):
-        least, length = STAGED_QUEUE.unpack_from(stage, at)
+        min_ttl, length = STAGED_QUEUE.unpack_from(stage, at)
         at += STAGED_QUEUE.size + length
-        found[layout.string(stage[at - length : at])] = least
+        found[layout.decode_text(stage[at - length : at])] = min_ttl
     return found
 
 
@@ -75,13 +75,13 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
 
 
 # Total size in bytes of bodies after which a step ends.
-CAPACITY: Final = 4 << 20
+STEP_BYTES: Final = 4 << 20
 # Number of open commits that are read together.
 MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
 # Milliseconds after which an entry without an open commit is stale, because no operation takes that long.
-FORGOTTEN: Final = 60_000
+STALE_AFTER_MS: Final = 60_000
 
 
 class OpenCommit(Struct, array_like=True, frozen=True):
@@ -115,7 +115,9 @@ unpack_entry = msgpack.Decoder(OpenCommitEntry).decode
 
 def register(store: Store, commit: Commit, now: int) -> None:
     """Register a commit that may become open (decided but not completed), so that other servers can complete it."""
-    entry = OpenCommitEntry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
+    entry = OpenCommitEntry(
+        layout.encode_text(commit.project), layout.encode_text(commit.producer), b"%d" % commit.batch
+    )
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
@@ -126,30 +128,30 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
     open_ones = []
     for member, score in zip(found[::2], found[1::2], strict=True):
         entry = unpack_entry(member)
-        project, producer = layout.string(entry.project), layout.string(entry.producer)
+        project, producer = layout.decode_text(entry.project), layout.decode_text(entry.producer)
         packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
-            block = layout.own(project, f"open:{phase}:{producer}")[0]
+            block = layout.project_keys(project, f"open:{phase}:{producer}")[0]
             left = store.client.read_pipelined(
                 [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
             )
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(UnfinishedCommit(project, producer, progress))
-        elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
-            _schedule(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
+        elif float(score) < now - STALE_AFTER_MS:  # unless another server registers the commit again in between
+            _schedule(store, b"0", b"", member, b"%d" % (now - STALE_AFTER_MS))
     return open_ones
 
 
 def continue_commit(store: Store, project: str, producer: str, max_messages: int, now: int) -> bool:
     """Process up to ``max_messages`` messages of the producer's open commit. Return whether it is still open."""
-    name, whole = layout.text(producer), layout.whole(project)
+    name, whole = layout.encode_text(producer), layout.project_ref(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
         return False
     commit = unpack(packed)
     more, terms = _slice_arguments(store, project, commit, phase, now)
-    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % CAPACITY
-    keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
+    numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % max_messages, b"%d" % STEP_BYTES
+    keys = [layout.keys(whole).transactions, layout.open_list_key(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
 
 
@@ -170,16 +172,16 @@ def _slice_arguments(
 ) -> tuple[list[Block], list[bytes]]:
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
-        queue = layout.queue_of(full)
+        queue = layout.decode_full_name(full)
         return [layout.keys(queue).queue, *store.schedule_history(queue, history, now)], [b"1", b"%d" % history, full]
     lives = min_ttls(commit.stages[phase - len(commit.claims)])
     targets = schedule_targets(store, project, lives, now)
-    terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
+    terms = [b"0", b"%d" % len(targets), *(layout.encode_full_name(target) for target in targets)]
     return [layout.keys(target).queue for target in targets], terms
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    keys = layout.keys(layout.whole(project))
+    keys = layout.keys(layout.project_ref(project))
     packed, phase = store.client.read_pipelined(
         [ReadRequest(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)]
     )
@@ -200,7 +202,7 @@ class Attempt:
         self._commit = commit
         self._moment = moment
         self._bounds = bounds
-        self._whole = layout.whole(commit.project)
+        self._whole = layout.project_ref(commit.project)
         self._held = list(dict.fromkeys(commit.settle))
         self._names = list(dict.fromkeys(commit.publish))
         """Names of the stages to publish, including the existing stages of ``Commit.beside``."""
@@ -227,31 +229,37 @@ class Attempt:
 
     def _run(self, packed: Sequence[bytes], ends: int, to_open: OpenCommit | None) -> Reply:
         commit, targets = self._commit, self._schedule_targets(packed)
-        fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
+        fence = (layout.encode_text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
-        bounds = (self._bounds.step, self._bounds.most, CAPACITY, len(self._lists))
-        terms = [b"%d" % self._moment, layout.text(commit.producer), b"%d" % commit.batch, b"%d" % ends, fence[0]]
+        bounds = (self._bounds.step, self._bounds.max_messages, STEP_BYTES, len(self._lists))
+        terms = [
+            b"%d" % self._moment,
+            layout.encode_text(commit.producer),
+            b"%d" % commit.batch,
+            b"%d" % ends,
+            fence[0],
+        ]
         terms += [b"%d" % number for number in (*sizes, *bounds)]
         terms.append(to_open.packed if to_open is not None else b"")
         for name, stage in zip(self._names, packed, strict=True):
             count = UNCOUNTED_STAGE if name in commit.beside else commit.expected.get(name, -1)
-            terms += [layout.text(name), stage, b"%d" % count]
-        terms += [part for queue, history in self._lists for part in (b"%d" % history, layout.full(queue))]
+            terms += [layout.encode_text(name), stage, b"%d" % count]
+        terms += [part for queue, history in self._lists for part in (b"%d" % history, layout.encode_full_name(queue))]
         numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
         for item in self._held:
-            terms += [layout.text(item.claim), numbers[item.queue, item.history]]
-        terms += [layout.full(target) for target in targets]
+            terms += [layout.encode_text(item.claim), numbers[item.queue, item.history]]
+        terms += [layout.encode_full_name(target) for target in targets]
         more = [layout.keys(self._whole).transactions]
-        more += [layout.content(commit.project, name) for name in self._names]
+        more += [layout.stage_key(commit.project, name) for name in self._names]
         for queue, history in self._lists:
             more += [layout.keys(queue).queue, *self._store.schedule_history(queue, history, self._moment)]
         more += [layout.keys(target).queue for target in targets]
         if to_open is not None:
-            more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
+            more += [layout.open_list_key(commit.project, commit.producer, number) for number in range(to_open.phases)]
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
     def _open_form(self, packed: Sequence[bytes]) -> OpenCommit:
-        claims = [(layout.full(queue), history) for queue, history in self._lists]
+        claims = [(layout.encode_full_name(queue), history) for queue, history in self._lists]
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
@@ -263,7 +271,7 @@ class Attempt:
         if not publish:
             return []
         keys = layout.keys(self._whole)
-        names = [layout.text(name) for name in (*publish, *beside)]
+        names = [layout.encode_text(name) for name in (*publish, *beside)]
         packed = self._store.client.command(keys.stages, b"HMGET", keys.stages, *names)
         found = dict(zip((*publish, *beside), packed, strict=True))
         self._names = [*publish, *(name for name in beside if found[name])]
@@ -272,8 +280,8 @@ class Attempt:
     def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
         lives: dict[str, int] = {}
         for stage in packed:
-            for name, least in min_ttls(stage).items():
-                lives[name] = min(least, lives.get(name, least))
+            for name, min_ttl in min_ttls(stage).items():
+                lives[name] = min(min_ttl, lives.get(name, min_ttl))
         return schedule_targets(self._store, self._commit.project, lives, self._moment)
 
 
@@ -286,7 +294,7 @@ class TransactionController:
         self._store = store
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
-        whole, terms = layout.whole(project), (b"%d" % layout.ms(now), layout.text(name))
+        whole, terms = layout.project_ref(project), (b"%d" % layout.ms(now), layout.encode_text(name))
         self._store.register_project(project)
         return int(self._store.run(scripts.FENCE, whole, *terms, more=[layout.keys(whole).transactions]))
 
@@ -304,26 +312,26 @@ class TransactionController:
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
-        self._store.schedule_expiry(layout.whole(project), expires, moment)
-        least = min(draft.ttl for draft in drafts) * 1000
+        self._store.schedule_expiry(layout.project_ref(project), expires, moment)
+        min_ttl_ms = min(draft.ttl for draft in drafts) * 1000
         terms = [
             b"%d" % moment,
-            layout.text(stage),
+            layout.encode_text(stage),
             keys.name,
-            *(b"%d" % term for term in (expires, max_bytes, max_messages, least)),
+            *(b"%d" % term for term in (expires, max_bytes, max_messages, min_ttl_ms)),
         ]
-        more = [keys.transactions, layout.content(project, stage)]
+        more = [keys.transactions, layout.stage_key(project, stage)]
         if idempotency_key is not None:
             answers, remembered = self._store.schedule_idempotency_key(queue, idempotency_key, moment)
             more.append(answers)
             terms += [*remembered, encode_ids(drafts)]
-        packed = [layout.draft(draft, 0) for draft in drafts]
+        packed = [layout.encode_draft(draft, 0) for draft in drafts]
         checked(self._store.run(scripts.STAGE, queue, *terms, *packed, more=more), idempotency_key)
 
     def drop_stage(self, project: str, stage: str) -> None:
-        whole = layout.whole(project)
-        more = [layout.keys(whole).transactions, layout.content(project, stage)]
-        self._store.run(scripts.STAGE_DROP, whole, layout.text(stage), more=more)
+        whole = layout.project_ref(project)
+        more = [layout.keys(whole).transactions, layout.stage_key(project, stage)]
+        self._store.run(scripts.STAGE_DROP, whole, layout.encode_text(stage), more=more)
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
@@ -335,7 +343,7 @@ class TransactionController:
         return find_unfinished_commits(self._store, layout.ms(now))
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        keys, title = layout.keys(layout.whole(project)), layout.text(name)
+        keys, title = layout.keys(layout.project_ref(project)), layout.encode_text(name)
         if work is Work.FENCE:
             key = keys.fences[0]
             requests = [ReadRequest(key, (b"HLEN", key)), ReadRequest(key, (b"HEXISTS", key, title))]
@@ -350,8 +358,8 @@ class TransactionController:
         return WorkCount(int(count), ends is not None and float(ends) > moment)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
-        whole, kind = layout.whole(project), layout.text(work.value[0])
-        behind, end = b"(" + kind + layout.text(after), b"(" + bytes([kind[0] + 1])
+        whole, kind = layout.project_ref(project), layout.encode_text(work.value[0])
+        behind, end = b"(" + kind + layout.encode_text(after), b"(" + bytes([kind[0] + 1])
         found: list[KnownWork] = []
         while len(found) < limit:
             terms = b"%d" % layout.ms(now), kind, behind, end, b"%d" % min(limit - len(found), NAMES)
@@ -363,7 +371,7 @@ class TransactionController:
         return Page(found, found[-1].name if found else None)
 
     def _decode_work(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
-        names = [layout.string(name) for name in reply[::4]]
+        names = [layout.decode_text(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
         if work is Work.FENCE:
             return [KnownFence(name, int(epoch), _moment(at)) for name, epoch, at, _ in rows]
@@ -374,14 +382,14 @@ class TransactionController:
                 )
                 for name, it, at, opened in rows
             ]
-        keys = [layout.content(project, name)[0] for name in names]
+        keys = [layout.stage_key(project, name)[0] for name in names]
         counts = self._store.client.read_pipelined([ReadRequest(key, (b"LLEN", key)) for key in keys])
         kept = [STAGE.unpack_from(stage) for _, stage, _, _ in rows]
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        keys, name = layout.keys(layout.whole(project)), layout.text(producer)
+        keys, name = layout.keys(layout.project_ref(project)), layout.encode_text(producer)
         kept = self._store.client.read_pipelined(
             [ReadRequest(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)]
         )

@@ -70,7 +70,7 @@ def connect(
 def _open(path: Path, options: RocksdbOptions, expiry: Expiry, initial: Initial = levels.initial) -> OrderedStorage:
     sync = options.sync, options.sync_interval
     space = SpaceGuard(path, options.min_free_space)
-    directory = Directory(path, layout.FAMILIES, sync, expiry, layout.STAMPED, layout.TRIMMED, space)
+    directory = Directory(path, layout.FAMILIES, sync, expiry, layout.STAMPED_FAMILY, layout.TRIMMED_FAMILY, space)
     try:
         storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump, initial)
     except StoreDamaged as error:

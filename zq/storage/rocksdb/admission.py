@@ -95,11 +95,11 @@ def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
 
 
 def _inspect(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
-    least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
+    min_number = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
     tear = None
-    if not is_whole or write_ahead.end_in_zeros(path, least):
-        tear = write_ahead.examine(path, int(database.latest_sequence_number()), least)
-    return tear, write_ahead.find_missing(path, least)
+    if not is_whole or write_ahead.end_in_zeros(path, min_number):
+        tear = write_ahead.examine(path, int(database.latest_sequence_number()), min_number)
+    return tear, write_ahead.find_missing(path, min_number)
 
 
 def _open(path: Path) -> tuple[Rdict, bool]:

@@ -21,7 +21,7 @@ from zq.storage.rocksdb import write_ahead
 
 LOG = logging.getLogger(__name__)
 # The error message of ``StoreDamaged`` after damage was found.
-SEEN: Final = (
+DAMAGE_FOUND: Final = (
     "Parts of the store cannot be read; the log names the files. Requests that do not need them are served. "
     "Stop the server, then run zq-server check-store and zq-server salvage."
 )
@@ -30,9 +30,9 @@ TABLE: Final = re.compile(r"([0-9]+)\.sst")
 # The offset of a block in an error message of RocksDB.
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
 # Parts of RocksDB's error messages about a missing or unreadable table file.
-MISSING: Final = ("No such file", "Input/output error")
+MISSING_FILE_ERRORS: Final = ("No such file", "Input/output error")
 # Parts of RocksDB's error messages about a full file system.
-FULL: Final = ("No space left", "Disk quota exceeded")
+FULL_DISK_ERRORS: Final = ("No space left", "Disk quota exceeded")
 # Bytes that an opening writes besides the contents of the log files.
 OPENING_BYTES: Final = 1 << 20
 # The mode of new directories. The mode of the files in them depends on the umask of the process.
@@ -42,7 +42,7 @@ LOCK_PAUSE: Final = 0.1
 # Seconds after which the attempts to lock end. A worker whose master was killed keeps the lock for about one second.
 LOCK_PATIENCE: Final = 3.0
 # A flush that takes fewer seconds leaves few new writes in the write buffers.
-QUICK: Final = 0.1
+QUICK_FLUSH_SECONDS: Final = 0.1
 # Maximum number of flushes before the files are linked.
 MAX_FLUSHES: Final = 6
 # Directories that this process has open. If it closed another descriptor of the LOCK file, it would lose the lock.
@@ -52,7 +52,9 @@ _opened: Final[set[Path]] = set()
 def is_damage(error: BaseException) -> bool:
     """Return whether an error of RocksDB reports a corrupt, missing or unreadable file."""
     text = str(error)
-    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in MISSING))
+    return text.startswith("Corruption") or (
+        TABLE.search(text) is not None and any(word in text for word in MISSING_FILE_ERRORS)
+    )
 
 
 def damage_location(error: Exception) -> tuple[int, int]:
@@ -104,7 +106,7 @@ class Damage:
     def check(self) -> None:
         """Raise ``StoreDamaged`` if any damage has been found."""
         if self.count:
-            raise StoreDamaged(SEEN)
+            raise StoreDamaged(DAMAGE_FOUND)
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
@@ -212,7 +214,7 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
     for _ in range(MAX_FLUSHES):
         began = time.monotonic()
         flush_all(views)
-        if time.monotonic() - began < QUICK:
+        if time.monotonic() - began < QUICK_FLUSH_SECONDS:
             break
     last = int(database.latest_sequence_number())
     return link_files(database, folder), last
@@ -242,7 +244,7 @@ def unavailable_error() -> Unavailable:
 def open_error(path: Path, error: BaseException) -> StartRefused:
     if is_locked(error):
         return in_use_error(path)
-    if any(words in str(error) for words in FULL):
+    if any(words in str(error) for words in FULL_DISK_ERRORS):
         needed = sum(file.stat().st_size for file in write_ahead.log_files(path)) + OPENING_BYTES
         return StartRefused(
             f"The file system of the store {path} is full. Free at least {-(-needed >> 20)} MiB, and start again: "

@@ -19,13 +19,13 @@ from typing import Final
 from rocksdict import Options, Rdict
 
 from zq.errors import StartRefused, StoreDamaged
-from zq.storage.ordered.store import TOP
+from zq.storage.ordered.store import LAST_KEY
 from zq.storage.rocksdb import write_ahead
 from zq.storage.rocksdb.files import open_error
 from zq.storage.rocksdb.survey import FamilyGaps, Survey
 
 # Name prefixes of files that are not copied for a repair, because the repair or the next opening creates them.
-MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
+RECREATED_FILES: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 
@@ -36,7 +36,7 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     """
     to.mkdir(mode=0o700)
     for file in path.iterdir():
-        if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
+        if file.name not in without and not file.name.startswith(RECREATED_FILES) and file.is_file():
             _copy(file, to)
     Rdict.repair(str(to), Options(raw_mode=True))
     return to
@@ -76,7 +76,7 @@ class DamagedDirectory:
         self.survey = self._open(path, notes)
         self.survey.add_notes(notes)
         for family in families:
-            for _ in self.survey.scan(family, b"", TOP):
+            for _ in self.survey.scan(family, b"", LAST_KEY):
                 pass
         damaged = {gap.file for gap in self.survey.gaps()}
         if damaged:
@@ -85,12 +85,12 @@ class DamagedDirectory:
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable."""
-        yield from self.survey.scan(family, b"", TOP)
+        yield from self.survey.scan(family, b"", LAST_KEY)
         gaps = self.gaps(family)
         if not gaps:
             return
         sure = {key for keys in known for key in keys() if key in gaps}
-        rest = self._rest.scan(family, b"", TOP) if self._rest is not None else ()
+        rest = self._rest.scan(family, b"", LAST_KEY) if self._rest is not None else ()
         for key in sorted(sure.union(key for key, _ in rest if key in gaps)):
             try:
                 value = self.get(family, key)

@@ -223,8 +223,8 @@ class Store(ordered.Store):
             if not spare or not isinstance(failure, StoreDamaged):
                 raise failure from error
 
-    def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply the writes and remove the key ranges ``gone`` atomically; see ``ordered.Store.write``.
+    def write(self, writes: Sequence[Write], removed_ranges: Sequence[Range] = ()) -> None:
+        """Apply the writes and remove the key ranges ``removed_ranges`` atomically; see ``ordered.Store.write``.
 
         During a write stall, the write is retried for a few seconds, or more briefly on the event loop's thread. After
         any other error, the store accepts no further writes.
@@ -233,7 +233,7 @@ class Store(ordered.Store):
             raise unavailable_error()
         deadline = time.monotonic() + (STALL_PATIENCE if inline.current() is None else INLINE_PATIENCE)
         while True:
-            batch = self._batch(writes, gone)
+            batch = self._batch(writes, removed_ranges)
             try:
                 self._db.write(batch, self._write_options)
                 return
@@ -283,14 +283,14 @@ class Store(ordered.Store):
         except Exception as error:
             raise unavailable_error() from error
 
-    def flush_beyond(self, most: int) -> None:
-        """Flush the large write buffers if all write buffers together exceed ``most`` bytes."""
+    def flush_beyond(self, max_bytes: int) -> None:
+        """Flush the large write buffers if all write buffers together exceed ``max_bytes``."""
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
-        if sum(sizes.values()) <= most:
+        if sum(sizes.values()) <= max_bytes:
             return
         try:
             for family, size in sizes.items():
-                if size > most // len(sizes):
+                if size > max_bytes // len(sizes):
                     self._views[family].flush()
         except Exception as error:
             raise unavailable_error() from error
@@ -300,9 +300,9 @@ class Store(ordered.Store):
         """Flush the store and hard-link its files into a new folder; see ``link_flushed``."""
         return link_flushed(self._db, list(self._views.values()), folder)
 
-    def compact_range(self, gone: Range) -> None:
+    def compact_range(self, removed_range: Range) -> None:
         """Compact a removed range to free its space, and wait for the end of the compaction."""
-        family, lower, upper = gone
+        family, lower, upper = removed_range
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)
         try:
@@ -377,14 +377,14 @@ class Store(ordered.Store):
         gc.collect()
         note_closed(self._path)
 
-    def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
+    def _batch(self, writes: Iterable[Write], removed_ranges: Iterable[Range]) -> WriteBatch:
         batch, handles = WriteBatch(raw_mode=True), self._handles
         for family, key, value in writes:
             if value is None:
                 batch.delete(key, handles[family])
             else:
                 batch.put(key, value, handles[family])
-        for family, lower, upper in gone:
+        for family, lower, upper in removed_ranges:
             batch.delete_range(lower, upper, handles[family])
         return batch
 

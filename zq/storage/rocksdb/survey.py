@@ -23,7 +23,7 @@ from zq.storage.rocksdb.write_ahead import Tear
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
 # Number of bytes by which the last key of a damaged block may be longer than its known neighbors.
-SLACK: Final = 16
+KEY_SLACK: Final = 16
 # The last bytes of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 UNLISTED_FINDING: Final = "{files}: not in the list of files, MANIFEST-*, whose end seems to be missing"
@@ -246,7 +246,7 @@ class _Cursor:
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
     """Find the first key between the bounds for which ``fails`` is false. The search is binary."""
-    width = max(len(lower), len(upper)) + SLACK
+    width = max(len(lower), len(upper)) + KEY_SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:
         middle = (low + high) // 2

@@ -34,10 +34,10 @@ NUMBER: Final = Struct("<I")
 # The beginning of a write: sequence number and number of entries.
 BATCH: Final = Struct("<QI")
 # Maximum distance of a plausible sequence number from the last known one.
-PLAUSIBLE: Final = 1 << 40
+MAX_PLAUSIBLE_GAP: Final = 1 << 40
 MASK: Final = 0xA282EAD8
 # Number of zeros at the end of a log file that indicates damage. A write may end with fewer zeros.
-ZEROS: Final = 16
+MIN_ZEROS: Final = 16
 # The file with the numbers of the existing log files.
 LISTED: Final = ".zq-logs"
 
@@ -195,7 +195,7 @@ class LogFile:
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
-            while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
+            while found is not None and found.entries and known < found.sequence < known + MAX_PLAUSIBLE_GAP:
                 if not self.is_intact(found):
                     break
                 yield found
@@ -228,42 +228,42 @@ def number_of(path: Path) -> int:
     return int(path.stem)
 
 
-def log_files(path: Path, least: int = 0) -> list[Path]:
-    """Return the directory's log files whose number is at least ``least``, oldest first."""
+def log_files(path: Path, min_number: int = 0) -> list[Path]:
+    """Return the directory's log files whose number is at least ``min_number``, oldest first."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
-    return sorted((file for file in files if number_of(file) >= least), key=number_of)
+    return sorted((file for file in files if number_of(file) >= min_number), key=number_of)
 
 
-def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether any log file ends with at least ``ZEROS`` zero bytes. No intact write ends like this.
+def end_in_zeros(path: Path, min_number: int) -> bool:
+    """Return whether any log file ends with at least ``MIN_ZEROS`` zero bytes. No intact write ends like this.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats the zeros as the end of
-    the log. ``least`` is the number of the first log file to check.
+    the log. ``min_number`` is the number of the first log file to check.
     """
-    return any(_ends_in_zeros(file) for file in log_files(path, least))
+    return any(_ends_in_zeros(file) for file in log_files(path, min_number))
 
 
 def _ends_in_zeros(file: Path) -> bool:
     with file.open("rb") as content:
         size = os.fstat(content.fileno()).st_size
-        content.seek(max(0, size - ZEROS))
+        content.seek(max(0, size - MIN_ZEROS))
         return size > 0 and not content.read().strip(b"\0")
 
 
-def examine(path: Path, recovered: int, least: int) -> Tear | None:
+def examine(path: Path, recovered: int, min_number: int) -> Tear | None:
     """Return the position at which RocksDB's replay of the log stops, or None if RocksDB reads the whole log.
 
-    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``least`` is the number of
-    the first log file that RocksDB replays.
+    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``min_number`` is the number
+    of the first log file that RocksDB replays.
     """
     # The second call checks all CRCs. It finds damage before ``recovered``, which may come from the manifest.
-    return _examine(path, recovered, least) or _examine(path, 0, least)
+    return _examine(path, recovered, min_number) or _examine(path, 0, min_number)
 
 
-def _examine(path: Path, recovered: int, least: int) -> Tear | None:
+def _examine(path: Path, recovered: int, min_number: int) -> Tear | None:
     tear: Tear | None = None
     known = recovered
-    for file in map(LogFile, log_files(path, least)):
+    for file in map(LogFile, log_files(path, min_number)):
         end, first, last = file.readable(recovered)
         # If the sequence numbers of this file follow on, the former file was torn before this one was created, and
         # RocksDB continues.
@@ -309,13 +309,13 @@ def _records(content: bytes, at: int) -> bytes:
     return written
 
 
-def find_missing(path: Path, least: int) -> list[str]:
+def find_missing(path: Path, min_number: int) -> list[str]:
     """Return the names of log files that ``record_files`` has listed and that no longer exist."""
     try:
         listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
     except (OSError, ValueError):
         return []
-    return [name for number in listed if number >= least and not (path / (name := f"{number:06d}.log")).exists()]
+    return [name for number in listed if number >= min_number and not (path / (name := f"{number:06d}.log")).exists()]
 
 
 def record_files(path: Path) -> None:

@@ -47,17 +47,17 @@ class Confirmations:
         self._shown = shown
         self._places = places
 
-    def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
+    def document(self, source: Source, subscription: Subscription, notice: Notice) -> bytes:
         """Build the confirmation request for a webhook. Its signature permits the subscriber to confirm."""
-        path = _confirmation_path(source, one)
+        path = _confirmation_path(source, subscription)
         action = "receive" if notice.confirmation == SUBSCRIBE else "no longer receive"
         document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
             "Message": f"Confirm that you want to {action} the messages of the {source.kind} {source.name}: send "
             "SubscribeBody to URL-Paths with PUT and the headers URL-Signature, URL-Expires, URL-Methods, URL-Paths "
             "and X-Project-ID. To decline, send UnsubscribeBody.",
-            "URL-Signature": self._sign(source.project, path, one.expires),
-            "URL-Expires": self._shown(one.expires),
+            "URL-Signature": self._sign(source.project, path, subscription.expires),
+            "URL-Expires": self._shown(subscription.expires),
             "URL-Methods": "PUT",
             "URL-Paths": path,
             "X-Project-ID": source.project,
@@ -69,16 +69,16 @@ class Confirmations:
             document["WSGISubscribeURL"] = url
         return wire.encode(document)
 
-    def letter(self, source: Source, one: Subscription, notice: Notice) -> Mail | None:
+    def letter(self, source: Source, subscription: Subscription, notice: Notice) -> Mail | None:
         """Build the confirmation mail for a mail subscriber. Return None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None
-        path = _confirmation_path(source, one)
+        path = _confirmation_path(source, subscription)
         # Confirmation pages for Zaqar parse the link: keep the order of the parameters, and do not encode them.
         link = (
-            f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
-            f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"
+            f"{places.page}?Signature={self._sign(source.project, path, subscription.expires)}&Methods=PUT&Paths={path}"
+            f"&Project={source.project}&Expires={self._shown(subscription.expires)}&Url={self._url(path)}&Queue={source.name}"
         )
         template = places.joining if notice.confirmation == SUBSCRIBE else places.leaving
         return Mail(template.topic, template.sender, template.body.format(source.name, source.project, link))
@@ -87,5 +87,5 @@ class Confirmations:
         return self._places.service.rstrip("/") + path if self._places.service else ""
 
 
-def _confirmation_path(source: Source, one: Subscription) -> str:
-    return f"/v2/{source.kind}s/{source.name}/subscriptions/{one.id}/confirm"
+def _confirmation_path(source: Source, subscription: Subscription) -> str:
+    return f"/v2/{source.kind}s/{source.name}/subscriptions/{subscription.id}/confirm"

@@ -109,23 +109,25 @@ class Senders:
         await self._session.close()
         self._threads.shutdown()
 
-    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
+    async def post(
+        self, subscription: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int
+    ) -> Outcome:
         """Deliver by HTTP POST. A redirect counts as a failure.
 
-        ``hops`` is the number of subscriptions that the message has passed through, including ``one``.
+        ``hops`` is the number of subscriptions that the message has passed through, including ``subscription``.
         """
         try:
-            trusted = await self._authority(one)
+            trusted = await self._authority(subscription)
         except (Invalid, TimeoutError) as refusal:
             return Outcome(False, 0, str(refusal) or "Keystone does not answer")
         headers = {
             "Content-Type": "application/json",
-            **_convert_headers(one.options.get("post_headers")),
+            **_convert_headers(subscription.options.get("post_headers")),
             **webhooks.headers(secrets, id, int(local_time()), body),
             "Zq-Hops": str(hops),
             **trusted,
         }
-        url = one.subscriber.removeprefix(TRUST)
+        url = subscription.subscriber.removeprefix(TRUST)
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
@@ -141,17 +143,17 @@ class Senders:
             forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
-    async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        if not one.subscriber.startswith(TRUST):
+    async def _authority(self, subscription: Subscription) -> Mapping[str, str]:
+        if not subscription.subscriber.startswith(TRUST):
             return {}
         if self._trusts is None:
             raise Invalid("This service's auth_strategy is not keystone.")
-        return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
+        return await self._in_thread(TIMEOUT, self._trusts.headers, subscription.subscriber, subscription.options)
 
-    async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
+    async def mail(self, subscription: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
         """Deliver by mail, and return the outcome."""
         try:
-            await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
+            await self._in_thread(3 * TIMEOUT, self._send, subscription, text, subject, sender)
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), is_final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
@@ -163,13 +165,13 @@ class Senders:
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )
 
-    def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
+    def _send(self, subscription: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail
-        to, named = parse_mailto(one.subscriber)
+        to, named = parse_mailto(subscription.subscriber)
         message = EmailMessage()
         message["To"] = to
-        message["Subject"] = subject or named or str(one.options.get("subject", ""))
-        named_sender = str(one.options.get("from", ""))
+        message["Subject"] = subject or named or str(subscription.options.get("subject", ""))
+        named_sender = str(subscription.options.get("from", ""))
         if chosen_sender := sender or (
             named_sender if named_sender in chosen.senders else next(iter(chosen.senders), "")
         ):

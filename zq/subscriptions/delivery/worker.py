@@ -53,7 +53,7 @@ LEASE: Final = 10
 # Seconds between two renewals of a claim.
 RENEWAL_INTERVAL: Final = 3.0
 # The maximum number of notices per fan-out.
-BATCH: Final = 100
+NOTICE_BATCH: Final = 100
 # The maximum number of deliveries of a subscription in one claim.
 MAX_CLAIMED: Final = 20
 # Number of consecutive failures after which the worker pauses a subscription.
@@ -101,13 +101,13 @@ class ConnectionLimits:
             yield
 
 
-def _raise_descriptor_limit(wanted: int) -> int:
+def _raise_descriptor_limit(extra: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    raised = soft + wanted if hard == resource.RLIM_INFINITY else min(soft + wanted, hard)
+        return extra
+    raised = soft + extra if hard == resource.RLIM_INFINITY else min(soft + extra, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-    return max(raised - soft, min(wanted, soft // 4))
+    return max(raised - soft, min(extra, soft // 4))
 
 
 class DeliveryState:
@@ -262,10 +262,10 @@ class DeliveryWorker:
         now, after = self._clock.now(), ""
         found: list[QueueRef] = []
         while True:
-            page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
+            page = self._storage.documents.list("", PROJECTS, "", after, NOTICE_BATCH, now)
             for document in page.items:
                 found += self._fan_outs.list_work(document.ref.name)
-            if page.next is None or len(page.items) < BATCH:
+            if page.next is None or len(page.items) < NOTICE_BATCH:
                 return found
             after = page.next
 
@@ -308,7 +308,7 @@ class DeliveryWorker:
 
     async def _fan_out(self, queue: QueueRef) -> None:
         while not self._ending.is_set():
-            claim = await self._call_store(self._claim, queue, BATCH)
+            claim = await self._call_store(self._claim, queue, NOTICE_BATCH)
             if claim is None:
                 return
             reached = await self._call_store(self._fan_outs.fan_out, queue, claim)
@@ -403,22 +403,25 @@ class DeliveryWorker:
     async def _handle_failure(
         self,
         source: Source,
-        one: Subscription,
+        subscription: Subscription,
         message: Message,
         outcome: Outcome,
         again: list[Release],
         dead: list[Move],
     ) -> None:
         queues = await self._call_store(self._retry_policy, source)
-        pauses = compute_delays(merge_policies(one.options.get("_retry_policy"), queues))
+        pauses = compute_delays(merge_policies(subscription.options.get("_retry_policy"), queues))
         tried = message.claim_count
         if tried <= len(pauses) and not outcome.is_final:
             again.append(Release(message.id, pauses[tried - 1]))
             return
         LOG.warning(
-            "A delivery of project %s to subscription %s failed permanently: %s", source.project, one.id, outcome.why
+            "A delivery of project %s to subscription %s failed permanently: %s",
+            source.project,
+            subscription.id,
+            outcome.why,
         )
-        dead.append(Move(message.id, source.dead_letter_queue(one.id).name, reason=outcome.why[:200]))
+        dead.append(Move(message.id, source.dead_letter_queue(subscription.id).name, reason=outcome.why[:200]))
 
     def _retry_policy(self, source: Source) -> Any:
         if source.kind != "queue":
@@ -426,15 +429,17 @@ class DeliveryWorker:
         stored = self._storage.queues.get(QueueRef(source.project, source.name))
         return wire.json_object(stored.metadata).get("_retry_policy") if stored else None
 
-    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: DeliveryState) -> Outcome:
+    async def _attempt(
+        self, source: Source, subscription: Subscription, notice: Notice, health: DeliveryState
+    ) -> Outcome:
         if self._options.rate:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
-        is_mail = one.subscriber.startswith("mailto:")
+        is_mail = subscription.subscriber.startswith("mailto:")
         if notice.confirmation:
             if is_mail:
-                return await self._send_confirmation_mail(source, one, notice)
-            document = await self._call_store(self._confirmations.document, source, one, notice)
+                return await self._send_confirmation_mail(source, subscription, notice)
+            document = await self._call_store(self._confirmations.document, source, subscription, notice)
         else:
             try:
                 opened = decrypt_notice(self._sealing, source.project, notice)
@@ -442,11 +447,11 @@ class DeliveryWorker:
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be decrypted", is_final=True)
         if is_mail:
-            return await self._get_senders().mail(one, document.decode())
-        secrets = self._policy.secrets(one, self._clock.now())
-        template = None if notice.confirmation else one.options.get("post_data")
+            return await self._get_senders().mail(subscription, document.decode())
+        secrets = self._policy.secrets(subscription, self._clock.now())
+        template = None if notice.confirmation else subscription.options.get("post_data")
         return await self._get_senders().post(
-            one, notice.message, build_webhook_body(document, template), secrets, notice.hops + 1
+            subscription, notice.message, build_webhook_body(document, template), secrets, notice.hops + 1
         )
 
     def _get_senders(self) -> "Senders":
@@ -457,8 +462,8 @@ class DeliveryWorker:
             self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
         return self._senders
 
-    async def _send_confirmation_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
-        letter = await self._call_store(self._confirmations.letter, source, one, notice)
+    async def _send_confirmation_mail(self, source: Source, subscription: Subscription, notice: Notice) -> Outcome:
+        letter = await self._call_store(self._confirmations.letter, source, subscription, notice)
         if letter is None:
             return Outcome(False, why="[notification] external_confirmation_url is not set", is_final=True)
-        return await self._get_senders().mail(one, letter.text, letter.subject, letter.sender)
+        return await self._get_senders().mail(subscription, letter.text, letter.subject, letter.sender)
