@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mover: a thread that moves queues to other pools. One server at a time moves queues; it holds a lease.
 
-Each step is idempotent, and the phase in the record of a move tells the next holder of the lease where to continue:
+Each step is idempotent, and the next holder of the lease continues at the phase in the record of the move:
 
 1. Freeze the queues. Wait until all live processes refuse changes of the queues and have no earlier change in progress.
 2. Copy the queues, and compare the copy with the content that was read.
