@@ -221,7 +221,10 @@ class Mover:
                 return new
 
     def _check(self, move: Move) -> Move:
-        return self._advance(self.moves.check(move), phase="freezing", began=self._clock.now())
+        checked = self.moves.check(move)
+        # A store refuses a queue while it still removes the data of a deleted queue of this name.
+        self._relocation.store(move.target).maintain(self._clock.now())
+        return self._advance(checked, phase="freezing", began=self._clock.now())
 
     def _freeze(self, move: Move) -> Move:
         self._relocation.freeze(move.id, Freeze(move.project, move.queues))
