@@ -202,6 +202,8 @@ class Mover:
                 LOG.warning("The move %s of %s has failed: %s", move.id, move.queue, error, exc_info=not is_expected)
                 sentence = str(error) if is_expected else "The move has failed; see the server log for the cause."
                 move = self._advance(move, phase="reverting", error=sentence)
+        if move.phase in ENDED:
+            LOG.info("The move %s of the queue %s to the pool %s is %s.", move.id, move.queue, move.target, move.phase)
 
     def _advance(self, move: Move, **changes: Any) -> Move:
         """Store changes of the move, and return it. If the move is cancelled and still can be, its phase is reverting.

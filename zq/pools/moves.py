@@ -66,6 +66,8 @@ RETENTION: Final = 7 * 86_400
 # Messages per second, and seconds to freeze and to switch, that an estimate assumes before the first measured move.
 ASSUMED_RATE: Final = 2000.0
 FIXED_SECONDS: Final = 4.0
+# Number of queues read at a time.
+LIST_PAGE: Final = 500
 # Minimum number of messages of a move from which the rate is measured.
 MIN_MEASURED: Final = 1000
 NEW_MOVE: Final[dict[str, Any]] = {
@@ -341,10 +343,11 @@ class Moves:
                 hidden.add(ref)
             elif b'"_' in metadata:
                 known = _decode_metadata(metadata)
-                if isinstance(known.dead_letters, str) and known.dead_letters:
-                    dead_letters[ref.name] = known.dead_letters
                 if isinstance(known.flavor, str) and known.flavor:
                     flavors[ref.name] = known.flavor
+                # The store may have the remainder of a queue that is in another pool now.
+                if isinstance(known.dead_letters, str) and known.dead_letters and self._pool_of(ref) == pool:
+                    dead_letters[ref.name] = known.dead_letters
         names = _connected(queue.name, dead_letters.items())
         hidden |= {ref for ref, _ in self._list_bindings(queue.project, "~")}
         names |= {ref.name for ref in hidden if _is_owned(ref, names)}
@@ -360,15 +363,9 @@ class Moves:
     def _list_queues(self, project: str, pool: str) -> Iterator[tuple[QueueRef, bytes]]:
         """Yield the queues of the project in the pool, with their metadata."""
         store, after = self._relocation.store(pool), ""
-        while True:
-            page = store.queues.list(project, after, PAGE_SIZE)
-            for queue in page.items:
-                if b'"_' in queue.metadata and not is_hidden(queue.ref) and self._pool_of(queue.ref) != pool:
-                    continue  # the remainder of a queue that is in another pool now
-                yield queue.ref, queue.metadata
-            if page.next is None or len(page.items) < PAGE_SIZE:
-                return
-            after = page.items[-1].ref.name
+        while page := store.queues.list(project, after, LIST_PAGE).items:
+            yield from ((queue.ref, queue.metadata) for queue in page)
+            after = page[-1].ref.name
 
     def _list_bindings(self, project: str, prefix: str) -> Iterator[tuple[QueueRef, Binding]]:
         after: str | None = ""
