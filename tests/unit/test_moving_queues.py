@@ -449,6 +449,7 @@ def test_a_copy_that_differs_is_not_used(
             yield page
 
     with monkeypatch.context() as patched:
+        patched.setattr(mover_module, "MAX_ATTEMPTS", 1)
         patched.setattr(Mover, "_pages", lambda *given: [*(without_last if sided() else pages)(*given)])
         sides = [False, False, True, True]
         sided = lambda: sides.pop(0)  # noqa: E731
@@ -458,6 +459,36 @@ def test_a_copy_that_differs_is_not_used(
     assert deployment.stores["memory:a"].queues.list("acme", "", 9).items == []
     reclaim(deployment)
     assert member.move("a").phase == "done"
+
+
+def test_a_failed_copy_is_repeated_later(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is served between the attempts, and a change between them moves, too."""
+    fill(member)
+    adopted: list[object] = []
+    store: Any = member.storage.relocation.store("a")
+    adopt = store.parcels.adopt
+
+    def failing(*given: Any) -> None:
+        adopted.append(given)
+        if len(adopted) == 1:
+            raise Unavailable
+        adopt(*given)
+
+    monkeypatch.setattr(store.parcels, "adopt", failing)
+    waiting = member.move("a")
+    assert (waiting.phase, waiting.attempt, waiting.has_copy) == ("waiting", 2, False)
+    member.scene().post(1)
+    before = member.contents(QUEUE, DEAD)
+    member.mover.run_round()
+    assert member.moves.get("a", waiting.id).phase == "waiting"
+    monkeypatch.setattr(member.mover, "_clock", SimpleNamespace(now=lambda: waiting.not_before + 1))
+    reclaim(deployment)
+    member.mover.run_round()
+    done = member.moves.get("a", waiting.id)
+    assert (done.phase, done.error) == ("done", "")
+    assert member.contents(QUEUE, DEAD) == before
 
 
 REFUSALS: dict[str, tuple[Callable[[Deployment, Member], object], type[Exception], str]] = {

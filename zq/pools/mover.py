@@ -8,7 +8,10 @@ Each step is idempotent, and the next holder of the lease continues at the phase
 3. Assign the queues to the pool.
 4. Delete the queues in the former pool, and end the freeze.
 
-A failure before step 3 ends the freeze and deletes the copy. Reads use the pool to which a queue is assigned.
+A failure before step 3 ends the freeze and deletes the copy. If the copy has failed, the mover tries again later,
+because the store of the pool may still remove the data of a deleted queue with the same name.
+
+Reads use the pool to which a queue is assigned.
 """
 
 import logging
@@ -45,6 +48,9 @@ LEASE: Final = DocumentRef("", "pool-mover", "lease")
 # Maximum seconds to wait until all processes have acknowledged a freeze, and seconds between two looks.
 FREEZE_TIMEOUT: Final = 60.0
 FREEZE_INTERVAL: Final = 0.05
+# Maximum number of attempts to copy the queues of a move, and seconds between two attempts.
+MAX_ATTEMPTS: Final = 4
+RETRY_INTERVAL: Final = 10.0
 # Seconds between the assignment to the new pool and the deletion in the former one, for reads in progress.
 READ_GRACE: Final = 0.5
 # Seconds between two reports of the progress, which also notice a cancellation.
@@ -189,6 +195,8 @@ class Mover:
         while move.phase not in ENDED and not self._stopping.is_set():
             self._lease.check()
             is_cancellable = move.phase in CANCELLABLE
+            if move.phase == "waiting" and move.not_before > self._clock.now() and not move.is_cancelled:
+                return
             try:
                 step = self._advance if move.is_cancelled and is_cancellable else steps[move.phase]
                 move = step(move)
@@ -224,9 +232,8 @@ class Mover:
 
     def _check(self, move: Move) -> Move:
         checked = self.moves.check(move)
-        # A store refuses a queue while it still removes the data of a deleted queue of this name.
         self._relocation.store(move.target).maintain(self._clock.now())
-        return self._advance(checked, phase="freezing", began=self._clock.now())
+        return self._advance(checked, phase="freezing", began=self._clock.now(), error="")
 
     def _freeze(self, move: Move) -> Move:
         self._relocation.freeze(move.id, Freeze(move.project, move.queues))
@@ -317,7 +324,11 @@ class Mover:
     def _revert(self, move: Move) -> Move:
         self._relocation.unfreeze(move.id)
         self._release(move, move.target)
-        return self._advance(move, phase="failed" if move.error else "cancelled", ended=self._clock.now())
+        now = self._clock.now()
+        if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
+            later = replace(move, attempt=move.attempt + 1, not_before=now + RETRY_INTERVAL, has_copy=False, copied=0)
+            return self._advance(later, phase="waiting")
+        return self._advance(move, phase="cancelled" if move.is_cancelled else "failed", ended=now)
 
     def _release(self, move: Move, pool: str) -> None:
         for queue in move.refs:

@@ -10,7 +10,7 @@ A move has these phases. The mover of one server, which holds a lease, changes t
 | copying | the queues are copied to the pool, and the copy is compared |
 | switching | the queues are assigned to the pool |
 | cleaning | the queues are deleted in the former pool |
-| reverting | the move has failed or is cancelled; the copy is deleted |
+| reverting | the copy has failed, or the move is cancelled; the copy is deleted |
 | done, failed, cancelled | the move has ended |
 """
 
@@ -98,7 +98,9 @@ class Move(Struct, frozen=True):
         is_measured: Whether an earlier move has measured the rate.
         began: Time at which the queues were frozen.
         is_cancelled: Whether a client has cancelled the move.
-        error: The reason why the move has failed.
+        error: The reason why the move, or the last attempt to copy, has failed.
+        attempt: Number of the attempt to copy, from 1 on.
+        not_before: Time before which the next attempt does not begin.
     """
 
     id: str
@@ -118,6 +120,8 @@ class Move(Struct, frozen=True):
     ended: Seconds | None = None
     is_cancelled: bool = False
     error: str = ""
+    attempt: int = 1
+    not_before: Seconds = 0.0
 
     @property
     def ref(self) -> DocumentRef:

@@ -160,10 +160,14 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
 def described_features(core: Broker) -> list[Feature]:
     """Create all features that have operations in the OpenAPI document."""
+    unpooled = PooledStorage(core.storage, lambda uri, _expiry: connect(uri))
     return [
         *command_features(core),
         FiguresFeature(None),
-        PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
+        PoolsFeature(
+            Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list),
+            PoolsMoves(unpooled.relocation, core.storage, core.waiters.clock, core.limits, lambda: None),
+        ),
         SubscriptionsFeature(UseCases(core)),
     ]
 
