@@ -316,13 +316,14 @@ def test_a_process_that_does_not_take_part_prevents_the_move(
     assert member.move("a").phase == "done"
 
 
-def test_a_paused_process_does_not_acknowledge_changes_of_the_past(deployment: Deployment, member: Member) -> None:
+def test_a_paused_process_does_not_acknowledge_changes_of_the_past(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once its record may have expired, the outcome of its changes is unknown; afterwards it works again."""
     seconds = [0.0]
     paused = freezes.Freezes(deployment.catalogue, lambda: None, lambda: seconds[0])
+    monkeypatch.setattr(freezes, "POLL_INTERVAL", 1000)
     paused.start(is_shared=True)
-    paused._stopping.set()
-    paused._thread.join()
     with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
         seconds[0] += freezes.MAX_AGE + 1
     with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
@@ -339,6 +340,23 @@ def test_a_paused_process_does_not_acknowledge_changes_of_the_past(deployment: D
 
     with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
         resume()
+    paused.stop()
+
+
+def test_a_closed_process_has_no_record_and_answers_no_changes(deployment: Deployment, member: Member) -> None:
+    """A change in progress keeps the record until it expires."""
+    count = len(member.storage.relocation.find_processes())
+    closed, busy = deployment.member().storage.relocation._freezes, deployment.member().storage.relocation._freezes
+    closed.stop()
+    with pytest.raises(Unavailable), closed.change(QUEUE):
+        raise AssertionError("The change must not begin.")
+
+    def stop() -> None:
+        busy.stop()
+
+    with pytest.raises(Unavailable, match="unknown"), busy.change(QUEUE):
+        stop()
+    assert len(member.storage.relocation.find_processes()) == count + 1
 
 
 # Crashes -------------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Lease:
         stored = self._documents.get(LEASE, now)
         held = None if stored is not None and stored.value != self._holder else stored.version if stored else ""
         is_acquired = held is not None and self._documents.put(
-            LEASE, self._holder, now, expected=held, expires=now + LEASE_TTL
+            LEASE, self._holder, now, expected=held, expires=now + LEASE_TTL, is_vital=True
         )
         self._renewed = began if is_acquired else None
         return is_acquired

@@ -308,7 +308,9 @@ class Moves:
         """Store the move. Return False if the stored version is not ``version``; "" = there must be no move."""
         now = self._clock.now()
         expires = now + RETENTION if move.phase in ENDED else None
-        return self._documents.put(move.ref, msgspec.json.encode(move), now, expected=version, expires=expires)
+        value = msgspec.json.encode(move)
+        # A store that has reached its memory limit must not keep a freeze from ending.
+        return self._documents.put(move.ref, value, now, expected=version, expires=expires, is_vital=True)
 
     def find(self, move: Move) -> Document | None:
         """Return the stored document of the move."""

@@ -243,7 +243,7 @@ def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
         return catalogue
     storage = PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
     try:
-        storage.follow_moves(chosen.shared_store)
+        wait_for_store(chosen.storage.wait, lambda: storage.follow_moves(chosen.shared_store))
     except BaseException:
         storage.close()
         raise

@@ -167,7 +167,7 @@ class Bindings:
         return None if document is None else read_binding(document)
 
     def add_to_index(self, queue: QueueRef, pool: str) -> None:
-        self._documents.put(index_ref(pool, queue), b"", self._catalogue.now())
+        self._documents.put(index_ref(pool, queue), b"", self._catalogue.now(), is_vital=True)
 
     def remove_from_index(self, queue: QueueRef, pool: str) -> None:
         self._documents.delete(index_ref(pool, queue), self._catalogue.now())
@@ -181,7 +181,7 @@ class Bindings:
                 return
             value = msgspec.json.encode(Binding(target, None if binding is None else binding.deleted))
             version = "" if document is None else document.version
-            if self._documents.put(binding_ref(queue), value, self._catalogue.now(), expected=version):
+            if self._documents.put(binding_ref(queue), value, self._catalogue.now(), version, is_vital=True):
                 return
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:

@@ -11,6 +11,7 @@ continues, it reports that the outcome of its unfinished changes is unknown.
 """
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -102,7 +103,12 @@ class Freezes:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT)
-        if self._published is not None and not any(one.unfinished for one in self._generations):
+        if self._published is None:
+            return
+        self._published = -math.inf  # changes that begin from now on fail, because the record is deleted
+        with self._lock:
+            is_idle = not any(one.unfinished for one in self._generations)
+        if is_idle:
             with suppress(Unavailable):
                 self._documents.delete(self._ref, self._catalogue.now())
 
@@ -152,7 +158,7 @@ class Freezes:
                 self._publish(self._acknowledged)
             freezes = each(self._documents, FREEZE, self._catalogue.now())
             self._apply({document.ref.name: read_freeze(document) for document in freezes})
-            if published is not None and is_due:
+            if published is not None and is_due and not self._stopping.is_set():
                 if self._monotonic() - published > MAX_AGE:
                     self._lapses += 1
                 self._published = began
@@ -166,7 +172,7 @@ class Freezes:
     def freeze(self, move: str, freeze: Freeze) -> None:
         """Freeze the queues. Idempotent."""
         now = self._catalogue.now()
-        self._documents.put(freeze_ref(move), msgspec.json.encode(freeze), now, expected="")
+        self._documents.put(freeze_ref(move), msgspec.json.encode(freeze), now, expected="", is_vital=True)
         self.refresh()
 
     def unfreeze(self, move: str) -> None:
