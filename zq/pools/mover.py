@@ -49,7 +49,7 @@ LEASE: Final = DocumentRef("", "pool-mover", "lease")
 FREEZE_TIMEOUT: Final = 60.0
 FREEZE_INTERVAL: Final = 0.05
 # Maximum number of attempts to copy the queues of a move, and seconds between two attempts.
-MAX_ATTEMPTS: Final = 4
+MAX_ATTEMPTS: Final = 10
 RETRY_INTERVAL: Final = 10.0
 # Seconds between the assignment to the new pool and the deletion in the former one, for reads in progress.
 READ_GRACE: Final = 0.5

@@ -68,8 +68,9 @@ class Relocation:
         """
         binding = self._bindings.read(queue)
         if binding is None or binding.pool != pool:
-            if has_copy:
-                self._stores.get(pool).queues.delete(queue)
+            # Another deletion of a missing queue could delay its return to this store.
+            if has_copy and (queues := self._stores.get(pool).queues).get(queue) is not None:
+                queues.delete(queue)
             self._bindings.remove_from_index(queue, pool)
 
     def share_store(self, pool: str, other: str) -> bool:
