@@ -290,6 +290,16 @@ class PoolConflict(Conflict):
     """The store of the pool belongs to another pool, or cannot be changed while the pool has queues."""
 
 
+class MoveNotFound(NotFound):
+    """The pool has no move of a queue with this id."""
+
+    sentence = "The pool has no move with this id."
+
+
+class MoveRefused(Conflict):
+    """The queue cannot move to the pool, or the move cannot be cancelled."""
+
+
 class NotBuilt(ZqError):
     """This server does not support the requested part of the API."""
 
@@ -321,7 +331,7 @@ class Crowded(ZqError):
 
 
 class Restricted(Unavailable):
-    """The mode of the service forbids the request. Nothing has changed."""
+    """The mode of the service, or the move of a queue, forbids the request for now. Nothing has changed."""
 
     retry_after: ClassVar[int] = 5
 
@@ -334,6 +344,16 @@ class ReadOnly(Restricted):
 
 class NoPosts(Restricted):
     """The service accepts no messages, because of its mode or because the store has little free disk space."""
+
+
+class QueueMoving(Restricted):
+    """The queue moves to another pool, so it accepts no changes. Nothing has changed."""
+
+    retry_after: ClassVar[int] = 2
+
+    @classmethod
+    def of(cls, queue: str) -> Self:
+        return cls(f"The queue {queue} is moving to another pool; nothing has changed. Try again in a few seconds.")
 
 
 class StartRefused(ZqError):

@@ -39,6 +39,7 @@ EXAMPLES = {
     "key": "k",
     "pool": "p",
     "flavor": "f",
+    "move": "m",
     "subscription": "s",
 }
 

@@ -17,8 +17,9 @@ from zq.events import Observers
 from zq.http.app import create_app
 from zq.model import QueueRef
 from zq.model.limits import Limits
+from zq.model.pools import Binding, Freeze
 from zq.pools.catalogue import Pools
-from zq.pools.feature import PoolsFeature
+from zq.pools.feature import PoolsFeature, PoolsMoverFeature, pools_mover_feature
 from zq.serving.features import create_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
@@ -43,6 +44,7 @@ class Deployment:
         self.elapsed = 0.0
         self.silent: set[str] = set()
         self.storage: PooledStorage
+        self.mover: PoolsMoverFeature
 
     def server(self, virtual: bool = True, **options: Any) -> Api:
         """Start another server and return its client."""
@@ -57,12 +59,10 @@ class Deployment:
             "mongodb://own:1/zq",
         )
         broker = Broker(self.storage, self.clock, pools=self.storage.pools)
-        return Api(
-            create_app(
-                broker, **{"admin_mode": True, "trusts_network": True, "features": [PoolsFeature(pools)]} | options
-            ),
-            "-1",
-        )
+        self.mover = pools_mover_feature(self.storage.relocation, self.catalogue, broker, list)
+        features = [PoolsFeature(pools, self.mover.moves)]
+        given = {"admin_mode": True, "trusts_network": True, "features": features} | options
+        return Api(create_app(broker, **given), "-1")
 
     def open(self, uri: str) -> Storage:
         if uri in self.silent or "nowhere" in uri:
@@ -125,6 +125,10 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
         ("PUT", "/v2/pools/p", 403),
         ("PATCH", "/v2/pools/p", 403),
         ("DELETE", "/v2/pools/p", 403),
+        ("GET", "/v2/pools/p/moves", 403),
+        ("POST", "/v2/pools/p/moves", 403),
+        ("GET", "/v2/pools/p/moves/m", 403),
+        ("DELETE", "/v2/pools/p/moves/m", 403),
         ("GET", "/v2/flavors", 200),
         ("GET", "/v2/flavors/f", 404),
         ("PUT", "/v2/flavors/f", 403),
@@ -602,3 +606,83 @@ def test_health_is_reported_for_each_pool(admin: Admin, deployment: Deployment) 
     assert not report["q"]["storage_reachable"]
     assert len(report["q"]["operation_status"]) == 8
     assert all(not each["succeeded"] and each["ref"] for each in report["q"]["operation_status"].values())
+
+
+# Moves ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_move_is_requested_listed_and_cancelled(deployment: Deployment, admin: Admin) -> None:
+    """The answers have the estimate; the queue's other requests work until the move begins."""
+    admin.pool("p", weight=0)
+    admin.put("/v2/queues/jobs", 201)
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}, {"body": 2}]})
+    requested = admin.post("/v2/pools/p/moves", 202, {"queue": "jobs"})
+    move = requested.json
+    assert requested.headers["Location"] == move["href"] == f"/v2/pools/p/moves/{move['id']}"
+    assert move["estimated_seconds"] >= 1
+    terms = {"queue": "jobs", "queues": ["jobs"], "from": "", "to": "p", "phase": "waiting", "messages": 2, "copied": 0}
+    assert {name: move[name] for name in terms} == terms
+    assert (move["estimate"], "error" in move, "ended" in move) == ("assumed", False, False)
+    assert admin.get(move["href"], 200).json == move
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 3}]})
+    assert admin.get("/v2/pools/p/moves?limit=1", 200).json["moves"] == [move]
+    again = admin.post("/v2/pools/p/moves", 409, {"queue": "jobs"})
+    assert (again.json["title"], again.headers["X-Zq-Error"]) == ("Unable to move queue", "MoveRefused")
+    admin.delete(move["href"], 204)
+    deployment.mover._mover.run_round()
+    assert admin.get(move["href"], 200).json["phase"] == "cancelled"
+    admin.delete(move["href"], 204)
+
+
+def test_a_moving_queue_answers_503_to_changes(deployment: Deployment, admin: Admin) -> None:
+    """With ``Retry-After``, and without an entry in the log of unavailable stores. Reads are served."""
+    admin.pool("p", weight=0)
+    admin.put("/v2/queues/jobs", 201)
+    admin.put("/v2/queues/other", 201)
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})
+    deployment.storage.relocation.freeze("m", Freeze(admin.api.project, ["jobs"]))
+    refused = admin.post("/v2/queues/jobs/messages", 503, {"messages": [{"body": 2}]})
+    assert (refused.json["title"], refused.headers["X-Zq-Error"]) == ("Queue moving", "QueueMoving")
+    assert refused.headers["Retry-After"] == "2"
+    admin.post("/v2/queues/jobs/claims", 503, {"ttl": 60, "grace": 60})
+    admin.delete("/v2/queues/jobs", 503)
+    assert len(admin.get("/v2/queues/jobs/messages?echo=true", 200).json["messages"]) == 1
+    admin.post("/v2/queues/other/messages", 201, {"messages": [{"body": 2}]})
+
+
+def test_a_queue_moves_and_its_pool_then_cannot_be_deleted(deployment: Deployment, admin: Admin) -> None:
+    """The former pool can."""
+    admin.pool("p", weight=0)
+    admin.pool("q", OTHER, weight=0)
+    admin.put("/v2/queues/jobs", 201)
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})
+    for pool in ("p", "q"):
+        move = admin.post(f"/v2/pools/{pool}/moves", 202, {"queue": "jobs", "project": admin.api.project}).json
+        deployment.mover._mover.run_round()
+        done = admin.get(move["href"], 200).json
+        assert (done["phase"], done["copied"], done["ended"] > 0) == ("done", 2, True)
+        assert deployment.storage.relocation.binding(QueueRef(admin.api.project, "jobs")) == Binding(pool)
+    assert admin.delete("/v2/pools/q", 403).json["title"] == "Unable to delete"
+    admin.delete("/v2/pools/p", 204)
+    assert len(admin.post("/v2/queues/jobs/claims", 201, {"ttl": 60, "grace": 60}).json["messages"]) == 1
+
+
+@every_row(
+    ("path", "body", "status"),
+    [
+        ("/v2/pools/p/moves", {}, 400),
+        ("/v2/pools/p/moves", {"queue": 1}, 400),
+        ("/v2/pools/p/moves", {"queue": "jobs", "to": "q"}, 400),
+        ("/v2/pools/p/moves", {"queue": "~jobs"}, 400),
+        ("/v2/pools/p/moves", {"queue": ""}, 400),
+        ("/v2/pools/p/moves", {"queue": "missing"}, 404),
+        ("/v2/pools/q/moves", {"queue": "jobs"}, 404),
+    ],
+)
+def test_a_bad_request_for_a_move_is_refused(deployment: Deployment, path: str, body: object, status: int) -> None:
+    admin = Admin(deployment.server())
+    admin.pool("p", weight=0)
+    admin.put("/v2/queues/jobs", None)
+    admin.post(path, status, body)
+    admin.get("/v2/pools/p/moves/none", 404)
+    admin.delete("/v2/pools/p/moves/none", 404)

@@ -78,7 +78,7 @@ RULES: Final[dict[str, Rule]] = {
     **{f"tokens:{name}": Rule(verb=Verb.MANAGE, everywhere=True) for name in ("get_all", "get", "create", "delete")},
     "flavors:get_all": Rule(),
     "flavors:get": Rule(),
-    **_administration("health:get", *(f"pools:{name}" for name in _CRUD)),
+    **_administration("health:get", *(f"pools:{name}" for name in (*_CRUD, "move"))),
     **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),

@@ -22,6 +22,7 @@ from zq.cli import (
     jobs,
     messages,
     pipeline,
+    pools,
     post,
     subscriptions,
     top,
@@ -108,7 +109,7 @@ def cli(run: click.Context) -> None:
 
 # All commands, in the order of the help.
 SECTIONS: dict[str, list[click.Command]] = {
-    "Queues and topics": [queue_group, topic_group, tail],
+    "Queues and topics": [queue_group, topic_group, tail, pools.move_queue],
     "Messages": [post.post, messages.list_messages, messages.get, messages.find, messages.pop],
     "Work": [
         consume.consume,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of an administrator: pools, flavors, and the quotas of projects."""
+"""The operations of an administrator: pools, moves of queues between them, flavors, and the quotas of projects."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zq.client.calls import Call, Page, decode_as, listing, operation, pages, path, read_empty, read_object
+from zq.client.calls import Call, Page, Repeat, decode_as, listing, operation, pages, path, read_empty, read_object
 from zq.wire.numbers import checked_json
 from zq.wire.quotas import ProjectReport
 
@@ -56,6 +56,30 @@ class AdministrationOperations:
     def delete_pool(self, name: str) -> Call[None]:
         """Delete a pool. Raises ``PoolInUse`` if the pool has queues or is the only pool of its flavor."""
         return Call(method="DELETE", path=path("pools", name), read=read_empty)
+
+    @operation
+    def move_queue(self, queue: str, pool: str) -> Call[dict[str, Any]]:
+        """Request the move of a queue of the project to another pool. Return the move, which has an estimate.
+
+        Raises ``PoolNotFound``, ``QueueNotFound``, or ``MoveRefused`` with the reason.
+        """
+        body = checked_json({"queue": queue})
+        return Call(method="POST", path=path("pools", pool, "moves"), body=body, repeat=Repeat.UNSENT, read=read_object)
+
+    @listing
+    def queue_moves(self, pool: str, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
+        """List the moves of queues to the pool, oldest first. A move that has ended is listed for a week."""
+        return pages("moves", dict[str, Any], path("pools", pool, "moves"), {"limit": page})
+
+    @operation
+    def queue_move(self, pool: str, id: str) -> Call[dict[str, Any]]:
+        """Return a move of a queue to the pool. Raises ``MoveNotFound``."""
+        return Call(method="GET", path=path("pools", pool, "moves", id), read=read_object)
+
+    @operation
+    def cancel_queue_move(self, pool: str, id: str) -> Call[None]:
+        """Cancel a move. Raises ``MoveNotFound``, or ``MoveRefused`` if the queue is already in the pool."""
+        return Call(method="DELETE", path=path("pools", pool, "moves", id), read=read_empty)
 
     @listing
     def flavors(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:

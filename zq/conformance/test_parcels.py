@@ -136,6 +136,48 @@ def test_an_adopted_project_has_equal_contents(
     assert contents(scene, parcels, 3) == before
 
 
+@pytest.mark.parametrize("limit", PAGES)
+def test_the_export_of_a_queue_is_that_of_its_project_without_other_queues(
+    scene: Scene, parcels: ParcelController, limit: int
+) -> None:
+    """Messages, history, idempotency keys and counters, in pages of any size. A missing queue has no parcels."""
+    fill(scene)
+    pages = list(export(scene, parcels))
+    for name in (scene.queue.name, "dead", "ordered", "empty", "next"):
+        expected = [one for page in pages for one in page if getattr(one, "queue", None) == name]
+        found: list[Parcel] = []
+        after = ""
+        while (page := parcels.export_queue(scene.at(name).queue, after, limit, scene.now)).next is not None:
+            assert 0 < len(page.items) <= limit
+            found += page.items
+            after = page.next
+        assert page.items == []
+        assert found == expected
+    assert parcels.export_queue(scene.at("missing").queue, "", limit, scene.now).items == []
+
+
+def test_a_queue_that_was_deleted_in_a_store_is_adopted_again_after_maintenance(
+    scene: Scene, parcels: ParcelController
+) -> None:
+    """A queue that moves to another store and back is complete; later messages get higher sequences."""
+    fill_queue(scene)
+    before = [fact for fact in contents(scene, parcels) if getattr(fact.content, "queue", "") == scene.queue.name]
+    pages, after = [], ""
+    while (page := parcels.export_queue(scene.queue, after, 7, scene.now)).next is not None:
+        pages.append(page.items)
+        after = page.next
+    last = max(message.sequence for message in scene.walk())
+    scene.storage.queues.delete(scene.queue)
+    while scene.storage.maintain(scene.now):
+        pass
+    for items in pages:
+        parcels.adopt(scene.queue.project, items, scene.now)
+    found = [fact for fact in contents(scene, parcels) if getattr(fact.content, "queue", "") == scene.queue.name]
+    assert found == before
+    [new] = scene.post(1)
+    assert scene.one(new).sequence > last
+
+
 def test_a_second_adoption_changes_nothing(scene: Scene, elsewhere: Scene, parcels: ParcelController) -> None:
     fill(scene)
     transfer(scene, elsewhere, parcels)

@@ -8,6 +8,8 @@
 | (project, "binding", queue) | a ``Binding`` |
 | ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``index_ref`` |
 | ("", "unbound", digest of queue) | an ``UnboundQueue``, until the binding of a deleted queue is removed |
+| ("", "pool-freeze", id of a move) | a ``Freeze``, while queues move to another pool |
+| ("", "pool-process", random) | a ``PoolProcess``, which expires unless the process renews it |
 """
 
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ FLAVOR: Final = "flavor"
 BINDING: Final = "binding"
 BOUND: Final = "pool-queue"
 UNBOUND: Final = "unbound"
+FREEZE: Final = "pool-freeze"
+PROCESS: Final = "pool-process"
 # The pool of queues in the configured store, which also holds the catalog.
 DEFAULT_POOL: Final = ""
 # Maximum length of a pool or flavor name and of a pool URI, in characters.
@@ -58,6 +62,25 @@ class UnboundQueue(Struct, frozen=True):
     queue: str
 
 
+class Freeze(Struct, frozen=True):
+    """Queues of a project whose changes all servers refuse, because the queues move to another pool."""
+
+    project: str
+    queues: list[str]
+
+
+class PoolProcess(Struct, frozen=True):
+    """A record that each process with an open pooled store keeps in the catalogue.
+
+    Attributes:
+        freezes: Ids of the freezes that the process applies. It has no unfinished change that began earlier.
+    """
+
+    host: str
+    process: int
+    freezes: list[str]
+
+
 def pool_ref(name: str) -> DocumentRef:
     return DocumentRef("", POOL, name)
 
@@ -89,6 +112,18 @@ def read_pool(document: Document) -> Pool:
 
 def read_binding(document: Document) -> Binding:
     return msgspec.json.decode(document.value, type=Binding)
+
+
+def freeze_ref(move: str) -> DocumentRef:
+    return DocumentRef("", FREEZE, move)
+
+
+def read_freeze(document: Document) -> Freeze:
+    return msgspec.json.decode(document.value, type=Freeze)
+
+
+def read_process(document: Document) -> PoolProcess:
+    return msgspec.json.decode(document.value, type=PoolProcess)
 
 
 def read_unbound(document: Document) -> UnboundQueue:

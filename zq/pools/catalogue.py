@@ -161,7 +161,7 @@ class Pools:
             PoolConflict: Another pool has the same store, or the pool has queues and its store would change.
         """
         check_name("pool", name)
-        given = _decode_body(raw, _new_pool)
+        given = decode_body(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
         while True:
             stored = self._find(name)
@@ -172,7 +172,7 @@ class Pools:
 
     def patch(self, name: str, raw: bytes) -> Pool:
         """Update the given fields of a pool and return it. Raises ``PoolNotFound``, and the same errors as ``put``."""
-        given = _decode_body(raw, _pool_change)
+        given = decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
             raise InvalidBody(f"The body must contain at least one of {', '.join(_FIELDS)}.")
@@ -222,14 +222,14 @@ class Pools:
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
         """Add pools to a flavor. Create the flavor if it is missing. Raises ``InvalidBody`` and ``FlavorRefused``."""
         check_name("flavor", name)
-        names = _decode_body(raw, _new_flavor)["pool_list"]
+        names = decode_body(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
         self._documents.put(flavor_ref(project, name), b"", self._clock.now())
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
         """Replace the flavor's pools. Raises ``InvalidBody``, ``FlavorNotFound`` and ``FlavorUpdateRefused``."""
-        names = _decode_body(raw, _flavor_change)["pool_list"]
+        names = decode_body(raw, _flavor_change)["pool_list"]
         before = self.get_flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
         self._tag(names, name)
@@ -371,7 +371,7 @@ def _make_flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
     return Flavor(name, list(own), next((list_capabilities(pool.uri) for pool in own.values()), []))
 
 
-def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
+def decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)

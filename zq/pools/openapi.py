@@ -1,13 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAPI operations and schemas of ``/v2/pools`` and ``/v2/flavors``."""
 
-from typing import Any
+from typing import Any, Final
 
-from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
+from zq.http.openapi.operations import (
+    NAME_SCHEMA,
+    TEXT,
+    Json,
+    answer,
+    body,
+    flag,
+    in_path,
+    integer,
+    operation,
+    query,
+    reference,
+)
 from zq.http.openapi.structs import answer_schemas, page_schema
 from zq.model.limits import DEFAULT_PAGE, Limits
 from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
-from zq.pools.resources import ShownFlavor, ShownPool
+from zq.pools.moves import NEW_MOVE
+from zq.pools.resources import ShownFlavor, ShownMove, ShownPool
+
+PATH_PARAMETERS: Final = {"move": in_path("move", NAME_SCHEMA, "The id of a move.")}
 
 
 def pools(limits: Limits) -> Json:
@@ -36,6 +51,31 @@ def pools(limits: Limits) -> Json:
                 "update_pool", "Change a pool", one, body=body("PoolChange", required=True), errors=[404, 409]
             ),
             "delete": operation("delete_pool", "Delete a pool without queues", {204: ""}),
+        },
+    }
+
+
+def moves(limits: Limits) -> Json:
+    """Return the OpenAPI path items for moves of queues, as a mapping from path to operations."""
+    return {
+        "/v2/pools/{pool}/moves": {
+            "get": operation(
+                "list_moves",
+                "List the moves of queues to a pool",
+                {200: "MovePage"},
+                parameters=_paging(limits.max_pools_per_page, "moves"),
+            ),
+            "post": operation(
+                "move_queue",
+                "Move a queue to a pool",
+                {202: answer("Requested; the estimate is in the body.", "Move", "Location")},
+                body=body("NewMove", required=True),
+                errors=[404, 409],
+            ),
+        },
+        "/v2/pools/{pool}/moves/{move}": {
+            "get": operation("get_move", "Get a move", {200: "Move"}, errors=[404]),
+            "delete": operation("cancel_move", "Cancel a move", {204: ""}, errors=[404, 409]),
         },
     }
 
@@ -75,7 +115,7 @@ def flavors(limits: Limits) -> Json:
 
 def schemas() -> Json:
     """Return the JSON schemas of pools, flavors and the health report by name."""
-    return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor) | {
+    return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor, Move=ShownMove) | {
         "HealthReport": {
             "type": "object",
             "properties": {"catalog_reachable": {"type": "boolean"}},
@@ -85,15 +125,17 @@ def schemas() -> Json:
         "PoolPage": page_schema("pools", "Pool"),
         "NewPool": NEW_POOL,
         "PoolChange": POOL_CHANGE | {"minProperties": 1},
+        "MovePage": page_schema("moves", "Move"),
+        "NewMove": NEW_MOVE,
         "FlavorPage": page_schema("flavors", "Flavor"),
         "NewFlavor": NEW_FLAVOR,
         "FlavorChange": FLAVOR_CHANGE,
     }
 
 
-def _paging(max_page: int, things: str, detailed: Json) -> list[Any]:
+def _paging(max_page: int, things: str, *more: Json) -> list[Any]:
     return [
         query("marker", TEXT, "List names after this one."),
         query("limit", integer(1, max_page, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
-        detailed,
+        *more,
     ]

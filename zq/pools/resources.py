@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources ``/v2/pools`` and ``/v2/flavors`` (contract sections 11, 12)."""
 
-from typing import Annotated, Any, Final
+from math import ceil
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import falcon
@@ -10,9 +11,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from zq import wire
 from zq.http import query
 from zq.http.context import Request
+from zq.model.hidden import is_hidden
 from zq.model.pools import MAX_WEIGHT, Pool
 from zq.model.store_uri import mask_uri
 from zq.pools.catalogue import Flavor, Pools
+from zq.pools.moves import Move, Moves, Phase
 from zq.wire import encoding
 
 POOLS: Final = "/v2/pools"
@@ -47,6 +50,39 @@ class ShownFlavor(Struct, frozen=True):
     href: str
     pool_list: list[str] | UnsetType = UNSET
     capabilities: list[str] | UnsetType = UNSET
+
+
+class ShownMove(Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """A move of a queue to another pool.
+
+    Attributes:
+        queues: Names of the queues that move together.
+        from: Name of the former pool, or "" for the default pool.
+        to: Name of the pool to which the queues move.
+        messages: Number of messages to copy.
+        copied: Number of copied messages, history entries, idempotency keys and queues.
+        estimated_seconds: Estimated seconds for which the queues accept no changes.
+        estimate: Whether an earlier move has measured the rate of the estimate, or zq assumes a rate.
+        requested: Unix time of the request.
+        ended: Unix time at which the move ended.
+        error: The reason why the move has failed.
+    """
+
+    id: str
+    project: str
+    queue: str
+    queues: list[str]
+    source: str
+    target: str
+    phase: Phase
+    messages: int
+    copied: int
+    estimated_seconds: int
+    estimate: Literal["measured", "assumed"]
+    requested: float
+    href: str
+    ended: float | UnsetType = UNSET
+    error: str | UnsetType = UNSET
 
 
 class _Resource:
@@ -89,6 +125,43 @@ class PoolItem(_Resource):
         resp.status = falcon.HTTP_204
 
 
+class MoveCollection:
+    """``/v2/pools/{pool}/moves``: the moves of queues to the pool."""
+
+    policy = {"GET": "pools:get_all", "POST": "pools:move"}
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+
+    def on_get(self, req: Request, resp: falcon.Response, pool: str) -> None:
+        limit = query.integer(req, "limit")
+        page = self._moves.list(pool, query.text(req, "marker"), limit)
+        link = query.next_page_query(page.next, limit=limit)
+        resp.data = encoding.page("moves", [*map(_format_move, page.items)], _href_of_moves(pool), link)
+
+    def on_post(self, req: Request, resp: falcon.Response, pool: str) -> None:
+        shown = _format_move(self._moves.start(pool, req.context.project, query.body(req, required=True)))
+        resp.status = falcon.HTTP_202
+        resp.set_header("Location", shown.href)
+        resp.data = wire.encode(shown)
+
+
+class MoveItem:
+    """``/v2/pools/{pool}/moves/{move}``: one move."""
+
+    policy = {"GET": "pools:get", "DELETE": "pools:move"}
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+
+    def on_get(self, _req: Request, resp: falcon.Response, pool: str, move: str) -> None:
+        resp.data = wire.encode(_format_move(self._moves.get(pool, move)))
+
+    def on_delete(self, _req: Request, resp: falcon.Response, pool: str, move: str) -> None:
+        self._moves.cancel(pool, move)
+        resp.status = falcon.HTTP_204
+
+
 class FlavorCollection(_Resource):
     """``/v2/flavors``: a page of the project's flavors."""
 
@@ -127,6 +200,30 @@ class FlavorItem(_Resource):
 def _format_pool(name: str, pool: Pool, detailed: bool) -> ShownPool:
     options = pool.options if detailed else UNSET
     return ShownPool(name, mask_uri(pool.uri), pool.weight, pool.flavor, _href(POOLS, name), options)
+
+
+def _format_move(move: Move) -> ShownMove:
+    return ShownMove(
+        id=move.id,
+        project=move.project,
+        queue=move.queue,
+        queues=[queue.name for queue in move.refs if not is_hidden(queue)],
+        source=move.source,
+        target=move.target,
+        phase=move.phase,
+        messages=move.messages,
+        copied=move.copied,
+        estimated_seconds=ceil(move.estimate),
+        estimate="measured" if move.is_measured else "assumed",
+        requested=move.requested,
+        href=f"{_href_of_moves(move.target)}/{move.id}",
+        ended=UNSET if move.ended is None else move.ended,
+        error=move.error or UNSET,
+    )
+
+
+def _href_of_moves(pool: str) -> str:
+    return f"{_href(POOLS, pool)}/moves"
 
 
 def _format_flavor(flavor: Flavor) -> ShownFlavor:

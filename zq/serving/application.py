@@ -90,7 +90,9 @@ class Application:
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
         probe = partial(_probe, chosen, catalogue_of(self._storage))
-        self.features = create_features(configuration, self.broker, self._events, self._strategy, documents, probe)
+        pooled = self._storage if isinstance(self._storage, PooledStorage) else None
+        terms_of_features = self._events, self._strategy, documents, probe, pooled
+        self.features = create_features(configuration, self.broker, *terms_of_features)
         self._keys = MasterKeys(chosen.transport.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.auth.policy_file), Audit()
@@ -239,7 +241,13 @@ def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
     catalogue = open_store(chosen, initial)
     if chosen.pooling is None:
         return catalogue
-    return PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
+    storage = PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
+    try:
+        wait_for_store(chosen.storage.wait, lambda: storage.follow_moves(chosen.shared_store))
+    except BaseException:
+        storage.close()
+        raise
+    return storage
 
 
 def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:

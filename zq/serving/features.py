@@ -28,9 +28,12 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.model import Seconds
 from zq.model.limits import Limits
+from zq.model.pools import PROCESS as POOLS_RECORD
 from zq.pools.catalogue import Pools
-from zq.pools.feature import PoolsFeature
+from zq.pools.feature import PoolsFeature, pools_mover_feature
+from zq.pools.moves import Moves as PoolsMoves
 from zq.serving.level_watch import KIND as PROCESS_RECORD
+from zq.serving.level_watch import read_processes
 from zq.serving.settings import Configuration, Settings
 from zq.sqs.extension import EXTENSION as SQS_EXTENSION
 from zq.sqs.feature import sqs_feature
@@ -39,6 +42,7 @@ from zq.sqs.settings import SECTION as SQS
 from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
+from zq.storage.pooling import PooledStorage
 from zq.subscriptions.documents import postpone as subscriptions_postponed
 from zq.subscriptions.fan_out import Subscribers
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
@@ -61,6 +65,7 @@ EXTENSIONS: Final[list[Extension]] = [
 SERVER_RECORDS: Final[list[str]] = [
     PROCESS_RECORD,
     FIGURES_RECORD,
+    POOLS_RECORD,
 ]
 # Commands of ``zq-server`` that administer features' credentials.
 COMMANDS: Final[list[Command]] = [
@@ -88,8 +93,12 @@ def create_features(
     strategy: object,
     documents: DocumentController,
     probe: Callable[[str], None],
+    pooled: PooledStorage | None = None,
 ) -> list[Feature]:
-    """Create the features of a server. ``probe`` raises ``StartRefused`` if the store at a URI is not usable."""
+    """Create the features of a server.
+
+    ``probe`` raises ``StartRefused`` if the store at a URI is not usable. ``pooled`` is the store if pooling is on.
+    """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]
     figures_about = ProcessInfo(store, chosen.server.engine, chosen.server.port, chosen.max_waiters, chosen.max_streams)
@@ -112,6 +121,14 @@ def create_features(
         ),
         tracing_feature(chosen.of(TRACING), observers),
     ]
+    pools_moves: PoolsMoves | None = None
+    if pooled is not None:
+        now, catalogue = pooled.now, pooled.catalogue
+        pools_mover = pools_mover_feature(
+            pooled.relocation, catalogue, core, lambda: read_processes(catalogue.documents, now())
+        )
+        pools_moves = pools_mover.moves
+        features += [pools_mover]
     if chosen.general.admin_mode and chosen.pooling is not None:
 
         def allowed() -> Sequence[str]:
@@ -119,7 +136,7 @@ def create_features(
             return pooling.hosts if pooling else ()
 
         pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.storage.uri)
-        features += [PoolsFeature(pools)]
+        features += [PoolsFeature(pools, pools_moves)]
     has_page = any(feature.page is not None for feature in features)
     return [
         figures_feature(
@@ -150,10 +167,14 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
 def described_features(core: Broker) -> list[Feature]:
     """Create all features that have operations in the OpenAPI document."""
+    unpooled = PooledStorage(core.storage, lambda uri, _expiry: connect(uri))
     return [
         *command_features(core),
         FiguresFeature(None),
-        PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
+        PoolsFeature(
+            Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list),
+            PoolsMoves(unpooled.relocation, core.storage, core.waiters.clock, core.limits, lambda: None),
+        ),
         SubscriptionsFeature(UseCases(core)),
     ]
 

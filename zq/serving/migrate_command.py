@@ -12,24 +12,22 @@ starting; see ``migration_record``.
 import argparse
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-import msgspec
 from msgspec.structs import replace
 
 from zq.errors import CommitRunning, Invalid, StartRefused, Unavailable, ZqError
 from zq.logs import holds_password, without_secrets
 from zq.model import Page, Seconds, store_uri
-from zq.model.parcels import LOG, DocumentParcel, LogParcel, Parcel, QueueParcel, facts
+from zq.model.contents import Contents
+from zq.model.parcels import DocumentParcel, Parcel
 from zq.model.pools import POOL
 from zq.model.quotas import Work
 from zq.serving import migration_record, settings
@@ -98,49 +96,6 @@ class Options(NamedTuple):
     resume: bool = False
     drop_stages: bool = False
     watch: float = WATCH_SECONDS
-
-
-class Digest:
-    """The number of items in a set of stored items (facts), and the SHA-256 digest of the set.
-
-    The digest does not depend on the order of the items.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0
-
-    def add(self, content: bytes) -> None:
-        self.count += 1
-        self.total = (self.total + int.from_bytes(sha256(content).digest())) % (1 << 256)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Digest) and (self.count, self.total) == (other.count, other.total)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Contents:
-    """The contents of the projects in one store.
-
-    Attributes:
-        digests: Digests by project, kind, and lifetime. The facts of a digest expire in ``2 ** lifetime`` seconds or
-            later.
-        counters: Counters by project and queue. The queue ``LOG`` is the topic log.
-    """
-
-    def __init__(self) -> None:
-        self.digests = defaultdict[tuple[str, str, int], Digest](Digest)
-        self.counters: dict[tuple[str, str], tuple[float, ...]] = {}
-
-    def add(self, project: str, parcel: Parcel, now: Seconds) -> None:
-        if isinstance(parcel, LogParcel):
-            self.counters[project, LOG] = (parcel.last,)
-        elif isinstance(parcel, QueueParcel) and parcel.metadata is not None:
-            self.counters[project, parcel.queue] = parcel.counters
-        for fact in facts(parcel, now):
-            lifetime = int(fact.expires - now).bit_length() - 1
-            self.digests[project, fact.kind, lifetime].add(_encode(fact.content))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -500,7 +455,7 @@ class Migration:
         Ignore items that may have expired within ``elapsed`` seconds.
         """
         here, there = source.digests, target.digests
-        compared = {key for key in {*here, *there} if 2 ** key[2] > elapsed}
+        compared = source.comparable(target, elapsed)
         for kind in sorted({kind for _, kind, _ in compared}):
             count = sum(here[key].count for key in compared if key[1] == kind)
             self._report(f"{count:>12,} {kind}")
@@ -514,11 +469,9 @@ class Migration:
             differences.append(
                 f"Project {project!r}: {counts[0]:,} {kind} in the source and {counts[1]:,} in the target differ."
             )
-        for (project, queue), counters in sorted(source.counters.items()):
-            others = target.counters.get((project, queue), (0.0,) * len(counters))
-            if any(other < one for one, other in zip(counters, others, strict=True)):
-                owner = f"queue {queue!r}" if queue else "the topic log"
-                differences.append(f"Project {project!r}: the target has lower counters of {owner}.")
+        for project, queue in source.lower_counters(target):
+            owner = f"queue {queue!r}" if queue else "the topic log"
+            differences.append(f"Project {project!r}: the target has lower counters of {owner}.")
         if not differences:
             total = sum(here[key].total for key in compared) % (1 << 256)
             self._report(f"All {sum(here[key].count for key in compared):,} compared items are equal.")
@@ -540,14 +493,6 @@ def _failures_of(which: str) -> Iterator[None]:
         raise MigrationIncomplete(
             f"A commit is under way in the {which}, so a server is using this store. Stop the server. {RESUME_HINT}"
         ) from error
-
-
-def _encode(content: object) -> bytes:
-    """Encode a fact with MessagePack or, if it has lone surrogates, with the slower ``repr``."""
-    try:
-        return msgspec.msgpack.encode(content)
-    except UnicodeEncodeError:
-        return repr(content).encode("utf-8", "surrogatepass")
 
 
 def _movable(project: str, parcels: Sequence[Parcel]) -> list[Parcel]:

@@ -74,7 +74,7 @@ class UndecidedCommit(NamedTuple):
 class ParcelController(Protocol):
     """The operations that move a project to another store, as exported items called parcels; see ``zq.model.parcels``.
 
-    During a move, no other operation may change the project.
+    During a move, no other operation may change the project or, if only queues move, these queues.
     """
 
     def projects(self) -> Sequence[str]:
@@ -89,6 +89,13 @@ class ParcelController(Protocol):
 
         A page may be short, but it is empty only if no parcels follow. Expired items, stages and removed messages are
         not exported. Raises ``CommitRunning`` if a commit of the project is open.
+        """
+        ...
+
+    def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        """Return a page of up to ``limit`` parcels of one queue, as ``export`` does for a project.
+
+        If the queue does not exist, the page is empty.
         """
         ...
 

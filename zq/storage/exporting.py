@@ -5,13 +5,13 @@ A driver implements only ``ParcelReader``, for data that no other operation retu
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from zq.errors import CommitRunning
-from zq.model import KnownFence, KnownProducer, Page, QueueRef, Seconds, Span
+from zq.model import KnownFence, KnownProducer, Page, Queue, QueueRef, Seconds, Span
 from zq.model.parcels import (
     LOG,
     BatchParcel,
@@ -91,24 +91,35 @@ class Exporter:
         self._reader = reader
 
     def page(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
-        cursor: Cursor | None = Cursor(*json.loads(after)) if after else Cursor()
-        items: list[Parcel] = []
-        size = 0
-        while cursor is not None and len(items) < limit and size < PAGE_BYTES:
-            found, cursor = self._read(project, cursor, limit - len(items), now)
-            items += found
-            size += sum(map(size_of, found))
-        return Page(items, json.dumps(cursor or Cursor("end")) if items else None)
+        return _fill_page(after, Cursor(), limit, lambda at, left: self._read(project, at, left, now))
+
+    def queue_page(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        first = Cursor("queue", queue.name)
+        return _fill_page(after, first, limit, lambda at, left: self._read_one_queue(queue, at, left, now))
+
+    def _read_one_queue(
+        self, queue: QueueRef, at: Cursor, limit: int, now: Seconds
+    ) -> tuple[Sequence[Parcel], Cursor | None]:
+        if at.section == "queue":
+            found = self._storage.queues.get(queue)
+            return [] if found is None else [self._queue_parcel(found)], Cursor(
+                "messages", queue.name
+            ) if found else None
+        if at.section == "end":
+            return (), None
+        parcels, left = self._read_queue(queue, at, limit, now)
+        return parcels, None if left is None or left.queue != queue.name else left
+
+    def _queue_parcel(self, queue: Queue) -> QueueParcel:
+        return QueueParcel(queue.ref.name, queue.metadata, queue.grouping, self._reader.counters(queue.ref))
 
     def _read(self, project: str, at: Cursor, limit: int, now: Seconds) -> tuple[Sequence[Parcel], Cursor | None]:
         match at.section:
             case "queues":
                 queues = self._storage.queues.list(project, at.position, limit)
-                parcels = [
-                    QueueParcel(one.ref.name, one.metadata, one.grouping, self._reader.counters(one.ref))
-                    for one in queues.items
-                ]
-                return parcels, Cursor("queues", "", queues.next) if queues.next else Cursor("missing")
+                return [*map(self._queue_parcel, queues.items)], Cursor(
+                    "queues", "", queues.next
+                ) if queues.next else Cursor("missing")
             case "missing":
                 missing = self._reader.missing(project, at.position, limit)
                 left = Cursor("missing", "", missing[-1]) if missing else self._next_queue(project, "")
@@ -189,3 +200,17 @@ class Exporter:
                     ProducerParcel(one.name, last.batch, last.published, last.deleted, one.decided, one.expires)
                 )
         return parcels, at._replace(position=known.next) if known.next else then
+
+
+def _fill_page(
+    after: str, first: Cursor, limit: int, read: Callable[[Cursor, int], tuple[Sequence[Parcel], Cursor | None]]
+) -> Page[Parcel]:
+    """Return a page of parcels that begins at ``after``, or at ``first`` if ``after`` is ""."""
+    cursor: Cursor | None = Cursor(*json.loads(after)) if after else first
+    items: list[Parcel] = []
+    size = 0
+    while cursor is not None and len(items) < limit and size < PAGE_BYTES:
+        found, cursor = read(cursor, limit - len(items))
+        items += found
+        size += sum(map(size_of, found))
+    return Page(items, json.dumps(cursor or Cursor("end")) if items else None)

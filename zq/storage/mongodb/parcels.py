@@ -81,6 +81,9 @@ class ParcelController:
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.page(project, after, limit, now)
 
+    def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        return self._exporter.queue_page(queue, after, limit, now)
+
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
         for (kind, owner), group in groupby(parcels, _run_of):
             its, key = list(group), layout.key(QueueRef(project, owner))
@@ -110,14 +113,14 @@ class ParcelController:
         return int(found[0]["t"]) / 1000 if found else 0.0
 
     def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
-        """Return the name of the first deleted queue whose floors would hide imported items.
+        """Return the name of the first deleted queue with pending deletes, which would hide imported items.
 
         If there is no such queue, return "".
         """
         keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
-        with_floor = [{field: {"$exists": True}} for field in ("m0", "h0", "g", "g1")]
+        pending = [{field: {"$exists": True}} for field in ("g", "g1")]
         shards = self._client.shards(layout.key(QueueRef(project, name)).shard for name in keys.values())
-        where = {"_id": {"$in": list(keys)}, "n": {"$exists": False}, "$or": with_floor, **shards}
+        where = {"_id": {"$in": list(keys)}, "n": {"$exists": False}, "$or": pending, **shards}
         return next((keys[one["_id"]] for one in self._client.find(where, hint="_id_", fields={"_id": 1})), "")
 
     def _adopt_messages(self, key: QueueKey, messages: Sequence[Message]) -> None:
@@ -159,6 +162,9 @@ class ParcelController:
                 key, (sequence, fresh, position, finished) = layout.key(QueueRef(project, name)), parcel.counters
                 made = {"n": key.shard, "b": metadata, **({"h": grouping.value} if grouping else {})}
                 raised = {"k1": sequence, "d1": layout.ms(fresh)}
+                # The floors of a deleted queue without pending deletes hide nothing but the imported items.
+                deleted = {"_id": key.counter, "s": key.shard, "n": {"$exists": False}, "g": {"$exists": False}}
+                yield {"q": deleted, "u": {"$unset": {"m0": "", "h0": ""}}}
                 step: BsonDocument = {"$set": made, "$max": raised, "$unset": {"e": ""}}
                 yield _upsert({"_id": key.counter, "s": key.shard}, step)
                 if position:

@@ -60,6 +60,9 @@ class ParcelController:
     def export(self, project: str, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.page(project, after, limit, now)
 
+    def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
+        return self._exporter.queue_page(queue, after, limit, now)
+
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
         moment = layout.ms(now)
         with self._handle as session:

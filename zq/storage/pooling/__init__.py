@@ -7,19 +7,21 @@ contain a queue of an unavailable pool.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, cast
 
 from zq.errors import Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
+from zq.model.pools import DEFAULT_POOL
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.capabilities import HistoryController, LimitedSpace, MissingCapability, TransactionController
 from zq.storage.pooling.bindings import Bindings
+from zq.storage.pooling.relocation import Relocation
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
 from zq.storage.pooling.stores import Connect, Stores
 
@@ -47,6 +49,7 @@ class PooledStorage:
         self.catalogue = catalogue
         self._bindings = bindings = bindings or Bindings(catalogue, virtual)
         self._stores = stores = Stores(catalogue, bindings, connect)
+        self.relocation = Relocation(bindings, stores, bindings.freezes)
         parts = (catalogue, bindings, stores)
         self.queues = cast(QueueController, Queues(*parts))
         self.messages = cast(MessageController, Messages(*parts))
@@ -63,6 +66,13 @@ class PooledStorage:
     def pools(self) -> Mapping[str, Storage | None]:
         """Return the store of each pool except the default pool, by pool name. An unavailable store is None."""
         return self._stores.by_name()
+
+    def follow_moves(self, is_shared: bool) -> None:
+        """Start to follow the moves of queues between pools. Call this method before the first change of a queue.
+
+        ``is_shared`` is whether other processes can open the catalogue.
+        """
+        self._bindings.freezes.start(is_shared)
 
     def now(self) -> Seconds:
         return self.catalogue.now()
@@ -101,7 +111,13 @@ class PooledStorage:
         )
 
     def depths(self, now: Seconds, queues: int, max_count: int) -> Sequence[tuple[QueueRef, Depth]]:
-        found = (depth for store in self._stores.available() for depth in store.depths(now, queues, max_count))
+        found = (
+            (queue, depth)
+            for pool, store in self._all_stores()
+            if store is not None
+            for queue, depth in store.depths(now, queues, max_count)
+            if not self._bindings.freezes.is_frozen(queue) or self._bindings.find(queue) == pool
+        )
         return list(islice(found, queues))
 
     def depth(self, queue: QueueRef, now: Seconds, max_count: int) -> Depth:
@@ -113,9 +129,11 @@ class PooledStorage:
         If no queue contains the message, return the latest of its history entries. Return None if there is none.
         """
         found, absent = list[LocatedMessage](), False
-        for store in (self.catalogue, *self._stores.by_name().values()):
+        for pool, store in self._all_stores():
             try:
                 located = None if store is None else store.locate(project, message, now)
+                if located is not None and self._bindings.find(located.queue) != pool:
+                    located = None  # the copy of a queue that moves to another pool
             except Unavailable:
                 store = located = None
             absent |= store is None
@@ -154,4 +172,10 @@ class PooledStorage:
         self._stores.listen(listener)
 
     def close(self) -> None:
+        self._bindings.freezes.stop()
         self._stores.close()
+
+    def _all_stores(self) -> Iterator[tuple[str, Storage | None]]:
+        """Yield the name and the store of each pool, the catalogue first. An unavailable store is None."""
+        yield DEFAULT_POOL, self.catalogue
+        yield from self._stores.by_name().items()

@@ -38,6 +38,7 @@ from zq.model.pools import (
     unbound_ref,
 )
 from zq.storage.api import Storage
+from zq.storage.pooling.freezes import Freezes
 
 # Maximum age in seconds of a server's cached catalogue data.
 CACHE_TTL: Final = 2.0
@@ -87,6 +88,7 @@ class Bindings:
             self._look_up, MAX_CACHED_BINDINGS, lambda found: 0.0 if found.pool is None else CACHE_TTL, monotonic
         )
         self._pools = ReadThroughCache(self._read_pools, 1, CACHE_TTL, monotonic)
+        self.freezes = Freezes(catalogue, self._lookups.clear)
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
         """Return the pools by name. They are at most ``CACHE_TTL`` seconds old or, if ``fresh`` is true, current."""
@@ -100,7 +102,7 @@ class Bindings:
 
     def find(self, queue: QueueRef) -> str:
         """Return the name of the pool in which to look for a queue. For an unbound queue, this is the default pool."""
-        document, pool = self._lookups.get(queue)
+        document, pool = self._find_binding(queue)
         if pool is None:
             return DEFAULT_POOL if document is None else read_binding(document).pool
         return pool
@@ -115,10 +117,11 @@ class Bindings:
         - The default pool, if the queue already exists.
         - A pool of the flavor ``flavor``, chosen by weight.
 
-        Raises ``Unavailable`` if there is no suitable pool.
+        Raises ``Unavailable`` if there is no suitable pool, and ``QueueMoving`` if the queue moves to another pool.
         """
+        self.freezes.check(queue)
         while True:
-            document, pool = self._lookups.get(queue)
+            document, pool = self._find_binding(queue)
             if pool is None:
                 pool = self._bind(queue, flavor, preferred_pool) if document is None else self._revive(queue, document)
             if pool is not None:
@@ -157,6 +160,29 @@ class Bindings:
             if self._documents.put(document.ref, marked, now, expected=document.version):
                 break
         self._lookups.forget(queue)
+
+    def read(self, queue: QueueRef) -> Binding | None:
+        """Return the current binding, or None if the queue is unbound."""
+        document = self._read(queue)
+        return None if document is None else read_binding(document)
+
+    def add_to_index(self, queue: QueueRef, pool: str) -> None:
+        self._documents.put(index_ref(pool, queue), b"", self._catalogue.now(), is_vital=True)
+
+    def remove_from_index(self, queue: QueueRef, pool: str) -> None:
+        self._documents.delete(index_ref(pool, queue), self._catalogue.now())
+
+    def rebind(self, queue: QueueRef, source: str, target: str) -> None:
+        """Change the binding of a frozen queue from one pool to the other. Bind an unbound queue."""
+        while True:
+            document = self._read(queue)
+            binding = None if document is None else read_binding(document)
+            if binding is not None and (binding.pool != source or source == target):
+                return
+            value = msgspec.json.encode(Binding(target, None if binding is None else binding.deleted))
+            version = "" if document is None else document.version
+            if self._documents.put(binding_ref(queue), value, self._catalogue.now(), version, is_vital=True):
+                return
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
         """Remove the binding of each queue that was deleted at least ``BINDING_RETENTION`` seconds ago.
@@ -256,6 +282,9 @@ class Bindings:
 
     def _read(self, queue: QueueRef) -> Document | None:
         return self._documents.get(binding_ref(queue), self._catalogue.now())
+
+    def _find_binding(self, queue: QueueRef) -> BindingLookup:
+        return self._look_up(queue) if self.freezes.is_frozen(queue) else self._lookups.get(queue)
 
     def _look_up(self, queue: QueueRef) -> BindingLookup:
         document = self._read(queue)

@@ -40,7 +40,10 @@ from zq.storage.capabilities import BOUNDS, HistoryController, TransactionContro
 from zq.storage.pooling.bindings import Bindings, describe
 from zq.storage.pooling.stores import Stores
 
+R = TypeVar("R")
 T = TypeVar("T", bound="type[Controller]")
+# The routed methods that change nothing.
+READS: Final = frozenset({"get", "list", "browse", "stats", "ready"})
 
 
 class _PoolMetadata(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
@@ -81,12 +84,24 @@ class Controller:
             self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
 
+def _change(method: Callable[..., R]) -> Callable[..., R]:
+    """Decorate a method that changes a queue, which is its first argument. If the queue moves, refuse the change."""
+
+    @wraps(method)
+    def call(self: Controller, queue: QueueRef, *given: Any, **named: Any) -> R:
+        with self._bindings.freezes.change(queue):
+            return method(self, queue, *given, **named)
+
+    return call
+
+
 def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
     """Return a class decorator that adds ``methods`` of ``protocol``, each routed to the store of its queue."""
 
     def decorate(controller: T) -> T:
         for method in methods:
-            setattr(controller, method, _routed(part, getattr(protocol, method), method))
+            routed = _routed(part, getattr(protocol, method), method)
+            setattr(controller, method, routed if method in READS else _change(routed))
         return controller
 
     return decorate
@@ -104,6 +119,7 @@ def _routed(part: str, promised: Callable[..., Any], method: str) -> Callable[..
 class Queues(Controller):
     """The queue operations, each in the pool of its queue."""
 
+    @_change
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         chosen = _metadata.decode(metadata)
         self._check_flavor(queue, chosen.flavor)
@@ -116,6 +132,7 @@ class Queues(Controller):
         self._place_dead_letters(queue, chosen.dead_letters)
         return store.queues.create(queue, metadata, grouping)
 
+    @_change
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         pool = self._bindings.find(queue)
         before, chosen = _metadata.decode(expected or b"{}"), _metadata.decode(metadata)
@@ -162,6 +179,7 @@ class Queues(Controller):
         known = sorted(name for name in names if not ends or name <= min(ends))
         return {name: names[name] for name in known}, queues, not ends
 
+    @_change
     def delete(self, queue: QueueRef) -> None:
         store = self._source_store(queue)
         self._bindings.release(queue)
@@ -184,6 +202,7 @@ class Queues(Controller):
 class Messages(Controller):
     """The message operations, each in the pool of its queue."""
 
+    @_change
     def post(
         self,
         queue: QueueRef,
@@ -199,6 +218,7 @@ class Messages(Controller):
         store = self._stores.get(self._bindings.bind(queue) if create else self._bindings.find(queue))
         return store.messages.post(queue, drafts, now, expected, idempotency_key, copies, create)
 
+    @_change
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         self._check_targets(queue, moves)
         return self._source_store(queue).messages.move(queue, moves, now, history)
@@ -208,6 +228,7 @@ class Messages(Controller):
 class Claims(Controller):
     """The claim operations, each in the pool of its queue."""
 
+    @_change
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
 
@@ -233,9 +254,11 @@ class Claims(Controller):
                 return Page(found, f"{pool}/{page.next}")
         return Page(found, None)
 
+    @_change
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         self._target_store(queue, fence).claims.renew(queue, lease, now, fence)
 
+    @_change
     def settle(
         self,
         queue: QueueRef,
@@ -282,15 +305,20 @@ class Transactions(Controller):
 
     @wraps(TransactionController.stage)
     def stage(self, project: str, stage: str, queue: QueueRef, *given: Any, **named: Any) -> None:
-        pool = self._bindings.bind(queue)
-        if pool != DEFAULT_POOL:
-            raise PoolsApart(
-                f"The queue {queue.name} is in {describe(pool)}, but all stages are in the default pool: the "
-                f"stage {stage} cannot contain messages for this queue."
-            )
-        self._catalogue.transactions.stage(project, stage, queue, *given, **named)
+        with self._bindings.freezes.change(queue):
+            pool = self._bindings.bind(queue)
+            if pool != DEFAULT_POOL:
+                raise PoolsApart(
+                    f"The queue {queue.name} is in {describe(pool)}, but all stages are in the default pool: the "
+                    f"stage {stage} cannot contain messages for this queue."
+                )
+            self._catalogue.transactions.stage(project, stage, queue, *given, **named)
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
+        with self._bindings.freezes.change(*(held.queue for held in commit.settle)):
+            return self._commit(commit, now, bounds)
+
+    def _commit(self, commit: Commit, now: Seconds, bounds: Bounds) -> CommitResult:
         places = {held.queue.name: self._bindings.find(held.queue) for held in commit.settle}
         apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
         if apart:

@@ -1,0 +1,591 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves of queues between pools on real stores: what moves, what is refused meanwhile, and who continues after a crash.
+
+Each deployment has one catalogue; each of its servers is a ``PooledStorage`` with a mover of its own.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.abilities import need
+from tests.servers import wait_for
+from tests.stores import Stores
+from zq.clock import StoreClock
+from zq.conformance.builders import Scene, make_key
+from zq.core.redelivery import Redelivery
+from zq.errors import ClaimNotFound, MoveNotFound, MoveRefused, PoolNotFound, QueueMoving, QueueNotFound, Unavailable
+from zq.model import QueueRef
+from zq.model.hidden import Owner
+from zq.model.limits import Limits
+from zq.model.parcels import facts
+from zq.model.pools import Freeze, Pool, flavor_ref, pool_ref
+from zq.pools import mover as mover_module
+from zq.pools.mover import Lease, Mover, Server
+from zq.pools.moves import Move, Moves
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage, freezes
+
+QUEUE = QueueRef("acme", "jobs")
+DEAD = QueueRef("acme", "dead")
+
+
+class Member:
+    """One server of the deployment: its pooled store, and its mover, which runs only when a test says so."""
+
+    def __init__(self, deployment: "Deployment") -> None:
+        self.storage = PooledStorage(deployment.catalogue, deployment.open, virtual=True)
+        self.storage.follow_moves(is_shared=True)
+        clock = StoreClock(deployment.catalogue.now)
+        relocation = self.storage.relocation
+        self.mover = Mover(
+            relocation,
+            deployment.catalogue,
+            clock,
+            lambda wake: Moves(relocation, deployment.catalogue, clock, Limits(), wake),
+            lambda: deployment.servers,
+        )
+        self.moves = self.mover.moves
+
+    def scene(self, name: str = "jobs") -> Scene:
+        return Scene(self.storage, SimpleNamespace(now=self.storage.now), QueueRef("acme", name))
+
+    def request(self, pool: str, queue: str = "jobs") -> Move:
+        return self.moves.start(pool, "acme", msgspec.json.encode({"queue": queue}))
+
+    def move(self, pool: str, queue: str = "jobs") -> Move:
+        """Request a move, run it, and return it."""
+        requested = self.request(pool, queue)
+        self.mover.run_round()
+        return self.moves.get(pool, requested.id)
+
+    def contents(self, *queues: QueueRef) -> list[str]:
+        """Return everything that the stores of the queues keep of them, as text."""
+        now, found = self.storage.now(), []
+        for queue in queues:
+            binding = self.storage.relocation.binding(queue)
+            store: Any = self.storage.relocation.store(binding.pool if binding else "")
+            after = ""
+            while (page := store.parcels.export_queue(queue, after, 3, now)).next is not None:
+                found += [repr(fact) for parcel in page.items for fact in facts(parcel, now)]
+                after = page.next
+        return sorted(found)
+
+
+class Deployment:
+    """A catalogue in memory and the stores of pools."""
+
+    def __init__(self, opened: ExitStack, uris: dict[str, str]) -> None:
+        self.catalogue = connect("memory:")
+        self.uris = uris
+        self.servers: list[Server] = []
+        self.stores: dict[str, Storage] = {}
+        self._opened = opened
+        opened.callback(self.catalogue.close)
+        for name, uri in uris.items():
+            self.add_pool(name, uri)
+
+    def add_pool(self, name: str, uri: str, flavor: str | None = None) -> None:
+        value = msgspec.json.encode(Pool(uri, 0, flavor))
+        self.catalogue.documents.put(pool_ref(name), value, self.catalogue.now())
+
+    def open(self, uri: str, _expiry: object) -> Storage:
+        if uri not in self.stores:
+            self.stores[uri] = connect("memory:" if uri.startswith("memory:") else uri)
+            self._opened.callback(self.stores[uri].close)
+        return self.stores[uri]
+
+    def member(self) -> Member:
+        member = Member(self)
+        self._opened.callback(member.storage.relocation._freezes.stop)
+        return member
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers follow a move at once."""
+    monkeypatch.setattr(freezes, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(mover_module, "READ_GRACE", 0.0)
+    monkeypatch.setattr(mover_module, "FREEZE_INTERVAL", 0.01)
+
+
+@pytest.fixture
+def deployment() -> Iterator[Deployment]:
+    """Pools ``a`` and ``b`` in memory."""
+    with ExitStack() as opened:
+        yield Deployment(opened, {"a": "memory:a", "b": "memory:b"})
+
+
+@pytest.fixture
+def member(deployment: Deployment) -> Member:
+    return deployment.member()
+
+
+def fill(member: Member) -> list[str]:
+    """Store messages in all states, history, keys and dead letters, and return the names of the queues."""
+    member.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead", "_max_claim_count": 3}')
+    scene = member.scene()
+    scene.post(5, once=make_key("post:1"))
+    scene.post(1, delay=600)
+    scene.take(1, ttl=300, redelivery=Redelivery(delay=30))
+    scene.release(scene.take(1).id, 0)
+    scene.settle(scene.take(1).id, rest=True, history=600, once=make_key("settle:1"))
+    scene.move(scene.post(1), "dead", history=900, reason="poison")
+    return ["dead", "jobs"]
+
+
+def reclaim(deployment: Deployment) -> None:
+    """Remove the data of deleted queues, as the upkeep of a server does every few seconds."""
+    for store in deployment.stores.values():
+        while store.maintain(store.now()):
+            pass
+
+
+# What moves ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_moves_with_everything_and_its_dead_letter_queue(member: Member) -> None:
+    """Ids, sequences, times, history, keys, claim counts; and the former pool keeps nothing."""
+    names = fill(member)
+    before = member.contents(QUEUE, DEAD)
+    done = member.move("a")
+    assert (done.phase, done.error, done.queues, done.source) == ("done", "", names, "")
+    assert member.contents(QUEUE, DEAD) == before
+    assert member.storage.catalogue.queues.list("acme", "", 9).items == []
+    assert {queue.ref.name for queue in member.storage.queues.list("acme", "", 9).items} == {"dead", "jobs"}
+
+
+@pytest.mark.slow
+def test_a_queue_moves_through_the_stores_of_all_drivers_and_back(tmp_path: Path) -> None:
+    """A queue that returns to a store in which it was deleted is complete, too."""
+    need("mongod")
+    need("valkey-server")
+    with ExitStack() as opened:
+        stores = Stores()
+        opened.callback(stores.close)
+        uris = {name: stores.empty(name, tmp_path, "a") for name in ("rocksdb", "redis", "mongodb")}
+        deployment = Deployment(opened, uris)
+        member = deployment.member()
+        fill(member)
+        before = member.contents(QUEUE, DEAD)
+        for pool in ("redis", "mongodb", "rocksdb", "mongodb", "redis", "rocksdb"):
+            reclaim(deployment)
+            done = member.move(pool)
+            assert (done.phase, done.error) == ("done", ""), pool
+            assert member.contents(QUEUE, DEAD) == before, pool
+
+
+def test_all_queues_that_need_the_same_pool_move_together(member: Member) -> None:
+    """Dead-letter queues of dead-letter queues, their other sources, and the hidden queues of all of them."""
+    create = member.storage.queues.create
+    create(QUEUE, b'{"_dead_letter_queue": "dead"}')
+    create(QueueRef("acme", "other"), b'{"_dead_letter_queue": "dead"}')
+    create(DEAD, b'{"_dead_letter_queue": "last"}')
+    create(QueueRef("acme", "alone"), b'{"a": 1}')
+    notices = Owner("acme", "queue", "other").notices
+    Scene(member.storage, SimpleNamespace(now=member.storage.now), notices).post(2)
+    done = member.move("a", "dead")
+    assert done.phase == "done"
+    assert done.queues == ["dead", "jobs", "last", "other", notices.name]
+    for queue in done.refs:
+        assert member.storage.relocation.binding(queue).pool == "a"
+    assert member.storage.relocation.binding(QueueRef("acme", "alone")).pool == ""
+
+
+def test_claims_do_not_move_and_their_messages_return(member: Member) -> None:
+    """A settlement after the move fails; no other consumer gets the messages before the claim would have ended."""
+    scene = member.scene()
+    scene.post(3)
+    claim = scene.take(2, ttl=60)
+    assert member.move("a").phase == "done"
+    with pytest.raises(ClaimNotFound):
+        scene.settle(claim.id, rest=True)
+    assert len(scene.take(9).messages) == 1
+    left = [message for message in scene.walk() if not message.claim]
+    assert [message.available for message in left] == [pytest.approx(scene.now + 60, abs=5)] * 2
+    assert [message.claim_count for message in left] == [1, 1]
+
+
+# While it moves ------------------------------------------------------------------------------------------------------
+
+
+CHANGES: dict[str, Callable[[Scene], object]] = {
+    "post": lambda scene: scene.post(1),
+    "claim": lambda scene: scene.take(1),
+    "pop": lambda scene: scene.pop(1),
+    "release": lambda scene: scene.release("c"),
+    "renew": lambda scene: scene.renew("c"),
+    "settle": lambda scene: scene.settle("c", rest=True),
+    "delete a message": lambda scene: scene.delete("m"),
+    "create": lambda scene: scene.storage.queues.create(scene.queue, b"{}"),
+    "update": lambda scene: scene.storage.queues.update(scene.queue, b"{}", b'{"a": 1}'),
+    "purge": lambda scene: scene.storage.queues.purge(scene.queue),
+    "delete": lambda scene: scene.storage.queues.delete(scene.queue),
+    "move a message": lambda scene: scene.move(["m"], "elsewhere"),
+    "move a message here": lambda scene: scene.at("other").move(["m"], "jobs"),
+    "use as dead-letter queue": lambda scene: scene.storage.queues.create(
+        scene.at("new").queue, b'{"_dead_letter_queue": "jobs"}'
+    ),
+    "stage": lambda scene: scene.stage("s", 1),
+    "subscribe": lambda scene: scene.at(Owner("acme", "queue", "jobs").notices.name).post(1),
+}
+
+
+def test_a_moving_queue_refuses_each_change_and_serves_reads(member: Member) -> None:
+    scene = member.scene()
+    [message] = scene.post(1)
+    scene.at("other").post(1)
+    member.storage.relocation.freeze("m", Freeze("acme", ["jobs"]))
+    for change in CHANGES.values():
+        with pytest.raises(QueueMoving):
+            change(scene)
+    assert scene.one(message).id == message
+    assert scene.stats().free == 1
+    assert scene.at("other").take(1).messages
+    member.storage.relocation.unfreeze("m")
+    assert scene.take(1).messages
+
+
+def test_the_copy_waits_for_a_change_that_began_on_another_server(deployment: Deployment, member: Member) -> None:
+    """The other server has a cached binding, and its post ends after the freeze: the post moves, too."""
+    other = deployment.member()
+    other.scene().post(1)
+    store = deployment.catalogue
+    began, may_end = threading.Event(), threading.Event()
+    post = store.messages.post
+
+    def slow_post(*given: Any, **named: Any) -> Any:
+        began.set()
+        may_end.wait(30)
+        return post(*given, **named)
+
+    store.messages.post = slow_post  # type: ignore[method-assign]
+    threads = [threading.Thread(target=lambda: other.scene().post(1))]
+    threads[0].start()
+    began.wait(30)
+    requested = member.request("a")
+    threads.append(threading.Thread(target=member.mover.run_round))
+    threads[1].start()
+    wait_for(lambda: other.storage.relocation._freezes.is_frozen(QUEUE), 10, "the freeze")
+    with pytest.raises(QueueMoving):
+        other.scene().take(1)
+    assert member.moves.get("a", requested.id).phase == "freezing"
+    assert deployment.stores == {} or deployment.stores["memory:a"].queues.get(QUEUE) is None
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+    assert member.moves.get("a", requested.id).phase == "done"
+    other.storage.relocation._freezes.refresh()
+    assert len(other.scene().take(9).messages) == 2
+    assert len(deployment.stores["memory:a"].claims.list("acme", "", 9, store.now(), "jobs").items) == 1
+
+
+def test_servers_read_a_moved_queue_in_its_new_pool_at_once(deployment: Deployment, member: Member) -> None:
+    """The cached binding of another server does not outlive the move."""
+    other = deployment.member()
+    other.scene().post(1)
+    assert member.move("a").phase == "done"
+    wait_for(lambda: not other.storage.relocation._freezes.is_frozen(QUEUE), 10, "the end of the freeze")
+    assert len(other.scene().take(9).messages) == 1
+    assert deployment.catalogue.queues.get(QUEUE) is None
+
+
+def test_a_process_that_does_not_take_part_prevents_the_move(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of an earlier version, or one that does not acknowledge the freeze: the error names it."""
+    monkeypatch.setattr(mover_module, "FREEZE_TIMEOUT", 0.2)
+    member.scene().post(1)
+    deployment.servers.append(Server("elsewhere", 4711, "0.0.9"))
+    failed = member.move("a")
+    assert failed.phase == "failed"
+    assert failed.error.startswith("The process 4711 of elsewhere (zq 0.0.9) did not refuse changes")
+    assert len(member.scene().take(9).messages) == 1
+    deployment.servers.clear()
+    freezing = deployment.member().storage.relocation._freezes
+    with freezing.change(QUEUE):
+        failed = member.move("a")
+    assert "did not refuse changes" in failed.error
+    assert member.move("a").phase == "done"
+
+
+def test_a_paused_process_does_not_acknowledge_changes_of_the_past(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its record may have expired, the outcome of its changes is unknown; afterwards it works again."""
+    seconds = [0.0]
+    paused = freezes.Freezes(deployment.catalogue, lambda: None, lambda: seconds[0])
+    monkeypatch.setattr(freezes, "POLL_INTERVAL", 1000)
+    paused.start(is_shared=True)
+    with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
+        seconds[0] += freezes.MAX_AGE + 1
+    with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
+        raise AssertionError("The change must not begin.")
+    with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
+        pass
+    paused.refresh()
+    with paused.change(QUEUE):
+        pass
+
+    def resume() -> None:
+        seconds[0] += freezes.MAX_AGE + 1
+        paused.refresh()
+
+    with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
+        resume()
+    paused.stop()
+
+
+def test_a_closed_process_has_no_record_and_answers_no_changes(deployment: Deployment, member: Member) -> None:
+    """A change in progress keeps the record until it expires."""
+    count = len(member.storage.relocation.find_processes())
+    closed, busy = deployment.member().storage.relocation._freezes, deployment.member().storage.relocation._freezes
+    closed.stop()
+    with pytest.raises(Unavailable), closed.change(QUEUE):
+        raise AssertionError("The change must not begin.")
+
+    def stop() -> None:
+        busy.stop()
+
+    with pytest.raises(Unavailable, match="unknown"), busy.change(QUEUE):
+        stop()
+    assert len(member.storage.relocation.find_processes()) == count + 1
+
+
+# Crashes -------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The end of the moving server."""
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_another_server_continues_after_a_crash_at_any_step(monkeypatch: pytest.MonkeyPatch, crashes: int) -> None:
+    """At each step, the queue is in one pool, and the next holder of the lease completes the move."""
+    check, phases = Lease.check, set[str]()
+    monkeypatch.setattr(mover_module, "PAGE", 2)
+    for step in range(1, 100):
+        with ExitStack() as opened:
+            deployment = Deployment(opened, {"a": "memory:a", "b": "memory:b"})
+            first, second = deployment.member(), deployment.member()
+            fill(first)
+            before, left = first.contents(QUEUE, DEAD), [step]
+
+            def counted(lease: Lease, left: list[int] = left) -> None:
+                check(lease)
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+
+            requested = first.request("a")
+            for _ in range(crashes):
+                with monkeypatch.context() as patched, suppress(Killed):
+                    patched.setattr(Lease, "check", counted)
+                    patched.setattr(Lease, "release", lambda _: None)
+                    left[0] = step
+                    first.mover.run_round()
+                first.mover._is_busy = False
+                deployment.catalogue.documents.delete(mover_module.LEASE, deployment.catalogue.now())
+            phase = second.moves.get("a", requested.id).phase
+            phases.add(phase)
+            assert second.contents(QUEUE, DEAD) == before
+            second.mover.run_round()
+            assert second.moves.get("a", requested.id).phase == "done"
+            assert second.contents(QUEUE, DEAD) == before
+            assert deployment.catalogue.queues.list("acme", "", 9).items == []
+            first.storage.relocation._freezes.refresh()
+            first.scene().post(1)
+        if phase == "done":
+            break
+    assert crashes > 1 or phases == {"waiting", "freezing", "copying", "switching", "cleaning", "done"}
+
+
+def test_a_mover_without_its_lease_changes_nothing(deployment: Deployment, member: Member) -> None:
+    other = deployment.member()
+    member.scene().post(1)
+    requested = member.request("a")
+    assert other.mover._lease.acquire()
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "waiting"
+    other.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+
+
+# Ends and refusals ---------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_move_leaves_the_queue_where_it_was(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it begins and while it copies; afterwards it is too late."""
+    names = fill(member)
+    before = member.contents(QUEUE, DEAD)
+    requested = member.request("a")
+    member.moves.cancel("a", requested.id)
+    member.moves.cancel("a", requested.id)
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "cancelled"
+    copying = Mover._copy
+
+    def cancelled(mover: Mover, move: Move) -> Move:
+        member.moves.cancel("a", move.id)
+        return copying(mover, move)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mover, "_copy", cancelled)
+        assert member.move("a").phase == "cancelled"
+    assert deployment.stores["memory:a"].queues.list("acme", "", 9).items == []
+    assert member.contents(QUEUE, DEAD) == before
+    reclaim(deployment)
+    done = member.move("a")
+    assert (done.phase, done.queues) == ("done", names)
+    with pytest.raises(MoveRefused, match="its phase is done"):
+        member.moves.cancel("a", done.id)
+    with pytest.raises(MoveNotFound):
+        member.moves.cancel("b", done.id)
+    assert [move.phase for move in member.moves.list("a", "", None).items] == ["cancelled", "cancelled", "done"]
+
+
+def test_a_copy_that_differs_is_not_used(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue stays in its pool, and the copy is deleted."""
+    fill(member)
+    before = member.contents(QUEUE, DEAD)
+    pages = Mover._pages
+
+    def without_last(mover: Mover, parcels: Any, queue: QueueRef) -> Any:
+        for page in pages(mover, parcels, queue):
+            page.items.pop()
+            yield page
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mover_module, "MAX_ATTEMPTS", 1)
+        patched.setattr(Mover, "_pages", lambda *given: [*(without_last if sided() else pages)(*given)])
+        sides = [False, False, True, True]
+        sided = lambda: sides.pop(0)  # noqa: E731
+        failed = member.move("a")
+    assert (failed.phase, "differs from the queue" in failed.error) == ("failed", True), failed
+    assert member.contents(QUEUE, DEAD) == before
+    assert deployment.stores["memory:a"].queues.list("acme", "", 9).items == []
+    reclaim(deployment)
+    assert member.move("a").phase == "done"
+
+
+def test_a_failed_copy_is_repeated_later(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue is served between the attempts, and a change between them moves, too."""
+    fill(member)
+    adopted: list[object] = []
+    store: Any = member.storage.relocation.store("a")
+    adopt = store.parcels.adopt
+
+    def failing(*given: Any) -> None:
+        adopted.append(given)
+        if len(adopted) == 1:
+            raise Unavailable
+        adopt(*given)
+
+    monkeypatch.setattr(store.parcels, "adopt", failing)
+    waiting = member.move("a")
+    assert (waiting.phase, waiting.attempt, waiting.has_copy) == ("waiting", 2, False)
+    member.scene().post(1)
+    before = member.contents(QUEUE, DEAD)
+    member.mover.run_round()
+    assert member.moves.get("a", waiting.id).phase == "waiting"
+    monkeypatch.setattr(member.mover, "_clock", SimpleNamespace(now=lambda: waiting.not_before + 1))
+    reclaim(deployment)
+    member.mover.run_round()
+    done = member.moves.get("a", waiting.id)
+    assert (done.phase, done.error) == ("done", "")
+    assert member.contents(QUEUE, DEAD) == before
+
+
+REFUSALS: dict[str, tuple[Callable[[Deployment, Member], object], type[Exception], str]] = {
+    "unknown pool": (lambda _, member: member.request("nowhere"), PoolNotFound, "no pool nowhere"),
+    "unknown queue": (lambda _, member: member.request("a", "nothing"), QueueNotFound, "no queue nothing"),
+    "same pool": (lambda _, member: [member.move("a"), member.request("a")], MoveRefused, "already in the pool a"),
+    "moving": (lambda _, member: [member.request("a"), member.request("b")], MoveRefused, "is in the move"),
+    "stages": (lambda _, member: [member.scene().stage("s", 1), member.request("a")], MoveRefused, "open stages"),
+    "same store": (
+        lambda deployment, member: [
+            member.move("a"),
+            deployment.add_pool("alias", "memory:alias"),
+            deployment.stores.update({"memory:alias": deployment.stores["memory:a"]}),
+            member.request("alias"),
+        ],
+        MoveRefused,
+        "use the same store",
+    ),
+    "other flavor": (
+        lambda deployment, member: [
+            deployment.add_pool("fast", "memory:fast", "fast"),
+            deployment.catalogue.documents.put(flavor_ref("acme", "slow"), b"", 1.0),
+            deployment.add_pool("slow", "memory:slow", "slow"),
+            member.storage.queues.update(QUEUE, b"{}", b'{"_flavor": "slow"}') if member.move("slow") else None,
+            member.request("fast"),
+        ],
+        MoveRefused,
+        "has the _flavor slow",
+    ),
+    "deleted": (
+        lambda _, member: [member.move("a"), member.storage.queues.delete(QUEUE), member.request("b")],
+        QueueNotFound,
+        "no queue jobs",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_move_that_cannot_succeed_is_refused_before_anything_changes(
+    deployment: Deployment, member: Member, reason: str
+) -> None:
+    attempt, error, sentence = REFUSALS[reason]
+    member.storage.queues.create(QUEUE, b"{}")
+    with pytest.raises(error, match=sentence):
+        attempt(deployment, member)
+    assert not member.storage.relocation._freezes._frozen
+    if reason == "unknown queue":
+        member.scene().post(1)
+
+
+def test_a_store_with_a_queue_of_the_same_name_is_not_overwritten(deployment: Deployment, member: Member) -> None:
+    """The remainder of another deployment stays there."""
+    member.scene().post(1)
+    store = member.storage.relocation.store("a")
+    Scene(store, SimpleNamespace(now=store.now), QUEUE).post(3)
+    failed = member.move("a")
+    assert "already has a queue jobs" in failed.error
+    assert store.queues.stats(QUEUE, store.now()).free == 3
+    assert len(member.scene().take(9).messages) == 1
+
+
+def test_the_estimate_uses_the_rate_of_the_last_move(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zq.pools.moves.MIN_MEASURED", 5)
+    member.scene().post(20)
+    requested = member.request("a")
+    assert (requested.messages, requested.is_measured) == (20, False)
+    member.mover.run_round()
+    again = member.request("b")
+    assert (again.messages, again.is_measured) == (20, True)
+
+
+def test_a_copied_queue_is_counted_and_found_once(member: Member) -> None:
+    """While both stores have it, metrics and the search for a message use the pool of the binding."""
+    [message] = member.scene().post(1)
+    member.storage.relocation.freeze("m", Freeze("acme", ["jobs"]))
+    store: Any = member.storage.relocation.store("a")
+    source: Any = member.storage.catalogue
+    store.parcels.adopt("acme", source.parcels.export_queue(QUEUE, "", 9, store.now()).items, store.now())
+    assert [queue for queue, _ in member.storage.depths(store.now(), 9, 9)] == [QUEUE]
+    found = member.storage.locate("acme", message, store.now())
+    assert found is not None
+    assert found.queue == QUEUE

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time since the machine has booted, with which a process notices that it was paused."""
+
+import time
+
+
+def since_boot() -> float:
+    """Return a monotonic time in seconds that, on Linux, also advances while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

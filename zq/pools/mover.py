@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mover: a thread that moves queues to other pools. One server at a time moves queues; it holds a lease.
+
+Each step is idempotent, and the next holder of the lease continues at the phase in the record of the move:
+
+1. Freeze the queues. Wait until all live processes refuse changes of the queues and have no earlier change in progress.
+2. Copy the queues, and compare the copy with the content that was read.
+3. Assign the queues to the pool.
+4. Delete the queues in the former pool, and end the freeze.
+
+A failure before step 3 ends the freeze and deletes the copy. If the copy has failed, the mover tries again later,
+because the store of the pool may still remove the data of a deleted queue with the same name.
+
+Reads use the pool to which a queue is assigned.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from zq.clock import Clock
+from zq.errors import MoveRefused, Unavailable, ZqError
+from zq.model import Page, QueueRef
+from zq.model.contents import Contents
+from zq.model.documents import DocumentRef
+from zq.model.parcels import Parcel
+from zq.model.pools import Freeze
+from zq.model.uptime import since_boot
+from zq.pools.moves import CANCELLABLE, ENDED, Move, Moves, PoolRelocation, read_move
+from zq.storage.api import Storage
+from zq.storage.capabilities import MigratableStorage, ParcelController
+
+LOG = logging.getLogger(__name__)
+# Seconds between two searches for moves.
+POLL_INTERVAL: Final = 2.0
+# Seconds after which the lease expires, between two renewals, and after the last renewal in which the holder acts.
+LEASE_TTL: Final = 20.0
+RENEWAL_INTERVAL: Final = 4.0
+MAX_LEASE_AGE: Final = 12.0
+LEASE: Final = DocumentRef("", "pool-mover", "lease")
+# Maximum seconds to wait until all processes have acknowledged a freeze, and seconds between two looks.
+FREEZE_TIMEOUT: Final = 60.0
+FREEZE_INTERVAL: Final = 0.05
+# Maximum number of attempts to copy the queues of a move, and seconds between two attempts.
+MAX_ATTEMPTS: Final = 10
+RETRY_INTERVAL: Final = 10.0
+# Seconds between the assignment to the new pool and the deletion in the former one, for reads in progress.
+READ_GRACE: Final = 0.5
+# Seconds between two reports of the progress, which also notice a cancellation.
+PROGRESS_INTERVAL: Final = 1.0
+# Number of parcels in one page.
+PAGE: Final = 500
+
+
+class Server(NamedTuple):
+    """A process that serves the catalogue, as its record names it."""
+
+    host: str
+    process: int
+    version: str
+
+
+class _LeaseLost(Exception):
+    """Raised if another server may have taken over the moves."""
+
+
+class Lease:
+    """The lease of the mover. While it is held, a thread renews it."""
+
+    def __init__(self, catalogue: Storage) -> None:
+        self._catalogue = catalogue
+        self._documents = catalogue.documents
+        self._holder = uuid4().hex.encode()
+        self._renewed: float | None = None
+
+    def acquire(self) -> bool:
+        """Acquire or renew the lease. Return False if another server holds it."""
+        began, now = since_boot(), self._catalogue.now()
+        stored = self._documents.get(LEASE, now)
+        held = None if stored is not None and stored.value != self._holder else stored.version if stored else ""
+        is_acquired = held is not None and self._documents.put(
+            LEASE, self._holder, now, expected=held, expires=now + LEASE_TTL, is_vital=True
+        )
+        self._renewed = began if is_acquired else None
+        return is_acquired
+
+    def check(self) -> None:
+        """Raise ``_LeaseLost`` unless this server certainly holds the lease."""
+        renewed = self._renewed
+        if renewed is None or since_boot() - renewed > MAX_LEASE_AGE:
+            raise _LeaseLost
+
+    def release(self) -> None:
+        """Release the lease, if this server holds it."""
+        stored = self._documents.get(LEASE, self._catalogue.now())
+        if stored is not None and stored.value == self._holder:
+            self._documents.delete(LEASE, self._catalogue.now(), expected=stored.version)
+        self._renewed = None
+
+
+class Mover:
+    """The thread that moves queues to other pools.
+
+    Args:
+        find_servers: Returns the processes that serve the catalogue. A process without the records of
+            ``PoolRelocation.find_processes`` does not take part in moves, and therefore prevents them.
+        is_read_only: Returns whether the service accepts no changes. The mover then pauses.
+    """
+
+    def __init__(
+        self,
+        relocation: PoolRelocation,
+        catalogue: Storage,
+        clock: Clock,
+        moves: Callable[[Callable[[], object]], Moves],
+        find_servers: Callable[[], Iterable[Server]],
+        is_read_only: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._relocation = relocation
+        self._clock = clock
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self.moves = moves(self._woken.set)
+        self._find_servers = find_servers
+        self._is_read_only = is_read_only
+        self._lease = Lease(catalogue)
+        self._threads = [
+            threading.Thread(target=self._run, name="zq-mover", daemon=True),
+            threading.Thread(target=self._renew, name="zq-mover-lease", daemon=True),
+        ]
+        self._is_busy = False
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop after the current step. Another server, or the next start, continues the move."""
+        self._stopping.set()
+        self._woken.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(MAX_LEASE_AGE)
+
+    def run_round(self) -> None:
+        """Run all moves, unless another server does."""
+        moves = [] if self._is_read_only() else self.moves.list_active()
+        if not moves or not self._lease.acquire():
+            return
+        self._is_busy = True
+        try:
+            for move in moves:
+                self._move(move)
+        except _LeaseLost:
+            LOG.warning("Another server continues the moves of queues, because this server was too slow.")
+        finally:
+            self._is_busy = False
+            self._lease.release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._woken.wait(POLL_INTERVAL)
+            self._woken.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self.run_round()
+            except Unavailable as error:
+                LOG.warning("Moves of queues are delayed: %s", error)
+            except Exception:  # the thread must survive every failure
+                LOG.critical("Unexpected error while moving queues, will retry.", exc_info=True)
+
+    def _renew(self) -> None:
+        while not self._stopping.wait(RENEWAL_INTERVAL):
+            if self._is_busy:
+                with suppress(Unavailable):
+                    self._lease.acquire()
+
+    def _move(self, move: Move) -> None:
+        steps: dict[str, Callable[[Move], Move]] = {
+            "waiting": self._check,
+            "freezing": self._freeze,
+            "copying": self._copy,
+            "switching": self._switch,
+            "cleaning": self._clean,
+            "reverting": self._revert,
+        }
+        while move.phase not in ENDED and not self._stopping.is_set():
+            self._lease.check()
+            is_cancellable = move.phase in CANCELLABLE
+            if move.phase == "waiting" and move.not_before > self._clock.now() and not move.is_cancelled:
+                return
+            try:
+                step = self._advance if move.is_cancelled and is_cancellable else steps[move.phase]
+                move = step(move)
+            except _LeaseLost:
+                raise
+            except Exception as error:
+                if not is_cancellable:
+                    LOG.warning("The move %s is in the phase %s: %s", move.id, move.phase, error)
+                    return  # the next round tries again
+                is_expected = isinstance(error, ZqError)
+                LOG.warning("The move %s of %s has failed: %s", move.id, move.queue, error, exc_info=not is_expected)
+                sentence = str(error) if is_expected else "The move has failed; see the server log for the cause."
+                move = self._advance(move, phase="reverting", error=sentence)
+        if move.phase in ENDED:
+            LOG.info("The move %s of the queue %s to the pool %s is %s.", move.id, move.queue, move.target, move.phase)
+
+    def _advance(self, move: Move, **changes: Any) -> Move:
+        """Store changes of the move, and return it. If the move is cancelled and still can be, its phase is reverting.
+
+        Raises ``_LeaseLost`` if another server has changed the phase.
+        """
+        while True:
+            self._lease.check()
+            stored = self.moves.find(move)
+            current = None if stored is None else read_move(stored)
+            if stored is None or current is None or current.phase != move.phase:
+                raise _LeaseLost
+            new = replace(move, is_cancelled=current.is_cancelled, **changes)
+            if new.is_cancelled and move.phase in CANCELLABLE:
+                new = replace(new, phase="reverting")
+            if self.moves.write(new, stored.version):
+                return new
+
+    def _check(self, move: Move) -> Move:
+        checked = self.moves.check(move)
+        self._relocation.store(move.target).maintain(self._clock.now())
+        return self._advance(checked, phase="freezing", began=self._clock.now(), error="")
+
+    def _freeze(self, move: Move) -> Move:
+        self._relocation.freeze(move.id, Freeze(move.project, move.queues))
+        began = reported = time.monotonic()
+        while late := self._find_late(move.id):
+            if time.monotonic() - began > FREEZE_TIMEOUT:
+                raise MoveRefused(
+                    f"{late[0]} did not refuse changes of the queue within {FREEZE_TIMEOUT:.0f} seconds. Restart it "
+                    "with this version of zq, and request the move again."
+                )
+            if time.monotonic() - reported > PROGRESS_INTERVAL:
+                reported = time.monotonic()
+                move = self._advance(move)
+            if move.phase != "freezing" or self._stopping.wait(FREEZE_INTERVAL):
+                return move
+        checked = self.moves.check(move)
+        if checked.queues != move.queues:
+            raise MoveRefused("The queues that must move together have changed. Request the move again.")
+        target = self._relocation.store(move.target)
+        for queue in move.refs:
+            self._relocation.reserve(queue, move.target)
+            if target.queues.get(queue) is not None:
+                raise MoveRefused(f"The store of the pool {move.target} already has a queue {queue.name}.")
+        return self._advance(checked, phase="copying", has_copy=True)
+
+    def _find_late(self, move: str) -> list[str]:
+        """Return the processes that have not acknowledged the freeze."""
+        processes = self._relocation.find_processes()
+        known = {(one.host, one.process) for one in processes}
+        late = [f"The process {one.process} of {one.host}" for one in processes if move not in one.freezes]
+        return late + [
+            f"The process {one.process} of {one.host} (zq {one.version})"
+            for one in self._find_servers()
+            if (one.host, one.process) not in known
+        ]
+
+    def _copy(self, move: Move) -> Move:
+        began = reported = time.monotonic()
+        source, target = (_parcels(self._relocation.store(pool)) for pool in (move.source, move.target))
+        moment, copied, original, copy = self._clock.now(), 0, Contents(), Contents()
+        for queue in move.refs:
+            for page in self._pages(source, queue):
+                self._lease.check()
+                target.adopt(move.project, page.items, self._clock.now())
+                copied += len(page.items)
+                for parcel in page.items:
+                    original.add(move.project, parcel, moment)
+                if time.monotonic() - reported > PROGRESS_INTERVAL:
+                    reported = time.monotonic()
+                    move = self._advance(move, copied=copied)
+                if move.phase != "copying" or self._stopping.is_set():
+                    return move
+        for queue in move.refs:
+            for page in self._pages(target, queue):
+                self._lease.check()
+                for parcel in page.items:
+                    copy.add(move.project, parcel, moment)
+        elapsed = time.monotonic() - began
+        keys = original.comparable(copy, elapsed + 1)
+        if any(original.digests[key] != copy.digests[key] for key in keys) or original.lower_counters(copy):
+            raise MoveRefused(
+                f"The copy in the pool {move.target} differs from the queue. Wait a minute, and request the move again."
+            )
+        self.moves.record_rate(move.messages, elapsed)
+        return self._advance(move, phase="switching", copied=copied)
+
+    def _pages(self, parcels: ParcelController, queue: QueueRef) -> Iterator[Page[Parcel]]:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(parcels.export_queue, queue, "", PAGE, self._clock.now())
+            while (page := reading.result()).next is not None:
+                reading = pool.submit(parcels.export_queue, queue, page.next, PAGE, self._clock.now())
+                yield page
+
+    def _switch(self, move: Move) -> Move:
+        for queue in move.refs:
+            self._lease.check()
+            self._relocation.rebind(queue, move.source, move.target)
+        self._stopping.wait(READ_GRACE)
+        return self._advance(move, phase="cleaning")
+
+    def _clean(self, move: Move) -> Move:
+        with suppress(Unavailable):  # the queues are served again even if their former store is unavailable
+            self._release(move, move.source)
+        self._relocation.unfreeze(move.id)
+        self._release(move, move.source)
+        return self._advance(move, phase="done", ended=self._clock.now())
+
+    def _revert(self, move: Move) -> Move:
+        self._relocation.unfreeze(move.id)
+        self._release(move, move.target)
+        now = self._clock.now()
+        if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
+            later = replace(move, attempt=move.attempt + 1, not_before=now + RETRY_INTERVAL, has_copy=False, copied=0)
+            return self._advance(later, phase="waiting")
+        return self._advance(move, phase="cancelled" if move.is_cancelled else "failed", ended=now)
+
+    def _release(self, move: Move, pool: str) -> None:
+        for queue in move.refs:
+            self._lease.check()
+            self._relocation.release(queue, pool, move.has_copy)
+
+
+def _parcels(storage: Storage) -> ParcelController:
+    store: object = storage
+    assert isinstance(store, MigratableStorage), "the check of the move has found parcels"
+    return store.parcels

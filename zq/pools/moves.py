@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases for moves of queues to another pool: start, list, get and cancel (contract section 11).
+
+A move has these phases. The mover of one server, which holds a lease, changes the phase; see ``zq.pools.mover``.
+
+| Phase | Content |
+|---|---|
+| waiting | the move has not begun |
+| freezing | all servers begin to refuse changes of the queues |
+| copying | the queues are copied to the pool, and the copy is compared |
+| switching | the queues are assigned to the pool |
+| cleaning | the queues are deleted in the former pool |
+| reverting | the copy has failed, or the move is cancelled; the copy is deleted |
+| done, failed, cancelled | the move has ended |
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, Protocol
+from uuid import uuid4
+
+import msgspec
+from jsonschema import Draft4Validator
+from msgspec import Struct
+from msgspec.structs import replace
+
+from zq.clock import Clock
+from zq.errors import (
+    Conflict,
+    InvalidName,
+    MoveNotFound,
+    MoveRefused,
+    PoolNotFound,
+    QueueNotFound,
+)
+from zq.model import Page, QueueRef, Seconds
+from zq.model.documents import Document, DocumentRef
+from zq.model.hidden import is_hidden, owner_of
+from zq.model.limits import DEFAULT_PAGE, Limits, check_range
+from zq.model.pools import (
+    BINDING,
+    DEFAULT_POOL,
+    MAX_TEXT,
+    PAGE_SIZE,
+    Binding,
+    Freeze,
+    PoolProcess,
+    each,
+    index_prefix,
+    pool_ref,
+    read_binding,
+)
+from zq.model.quotas import Work
+from zq.pools.catalogue import check_name, decode_body
+from zq.storage.api import Storage
+from zq.storage.capabilities import MigratableStorage, MissingCapability
+
+# Kind of the documents. Their names are those of ``index_prefix``, followed by the id.
+MOVE: Final = "pool-move"
+# Kind of the documents that list the moves that have not ended. A document without a move expires after these seconds.
+ACTIVE: Final = "pool-move-active"
+ACTIVE_TTL: Final = 60.0
+# The document with the rate of the latest move, in messages per second.
+RATE: Final = DocumentRef("", "pool-move-rate", "")
+# Seconds for which the record of a move that has ended is kept.
+RETENTION: Final = 7 * 86_400
+# Messages per second, and seconds to freeze and to switch, that an estimate assumes before the first measured move.
+ASSUMED_RATE: Final = 2000.0
+FIXED_SECONDS: Final = 4.0
+# Number of queues read at a time.
+LIST_PAGE: Final = 500
+# Minimum number of messages of a move from which the rate is measured.
+MIN_MEASURED: Final = 1000
+NEW_MOVE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "queue": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+        "project": {"type": "string", "maxLength": MAX_TEXT},
+    },
+    "required": ["queue"],
+    "additionalProperties": False,
+}
+_new_move: Final = Draft4Validator(NEW_MOVE)
+Phase = Literal["waiting", "freezing", "copying", "switching", "cleaning", "reverting", "done", "failed", "cancelled"]
+ENDED: Final = frozenset({"done", "failed", "cancelled"})
+# Phases in which a move can be cancelled.
+CANCELLABLE: Final = frozenset({"waiting", "freezing", "copying"})
+
+
+class Move(Struct, frozen=True):
+    """A move of a queue, and of the queues that must be in the same pool, to another pool.
+
+    Attributes:
+        queues: All queues that move, including hidden ones.
+        messages: Number of messages when the move was requested or, later, when the copy began.
+        copied: Number of copied items: queues, messages, history entries and idempotency keys.
+        has_copy: Whether the pool may contain a copy.
+        rate: Messages per second of the estimate.
+        is_measured: Whether an earlier move has measured the rate.
+        began: Time at which the queues were frozen.
+        is_cancelled: Whether a client has cancelled the move.
+        error: The reason why the move, or the last attempt to copy, has failed.
+        attempt: Number of the attempt to copy, from 1 on.
+        not_before: Time before which the next attempt does not begin.
+    """
+
+    id: str
+    project: str
+    queue: str
+    source: str
+    target: str
+    queues: list[str]
+    messages: int
+    rate: float
+    is_measured: bool
+    requested: Seconds
+    phase: Phase = "waiting"
+    copied: int = 0
+    has_copy: bool = False
+    began: Seconds | None = None
+    ended: Seconds | None = None
+    is_cancelled: bool = False
+    error: str = ""
+    attempt: int = 1
+    not_before: Seconds = 0.0
+
+    @property
+    def ref(self) -> DocumentRef:
+        return DocumentRef("", MOVE, index_prefix(self.target) + self.id)
+
+    @property
+    def refs(self) -> list[QueueRef]:
+        """The queues that move."""
+        return [QueueRef(self.project, name) for name in self.queues]
+
+    @property
+    def estimate(self) -> Seconds:
+        """The estimated seconds for which the queues accept no changes."""
+        return FIXED_SECONDS + self.messages / self.rate
+
+
+class PoolRelocation(Protocol):
+    """The operations of a pooled store that the moves need; see ``zq.storage.pooling.relocation``."""
+
+    def store(self, pool: str) -> Storage: ...
+
+    def binding(self, queue: QueueRef) -> Binding | None: ...
+
+    def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None: ...
+
+    def reserve(self, queue: QueueRef, pool: str) -> None: ...
+
+    def rebind(self, queue: QueueRef, source: str, target: str) -> None: ...
+
+    def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None: ...
+
+    def share_store(self, pool: str, other: str) -> bool: ...
+
+    def freeze(self, move: str, freeze: Freeze) -> None: ...
+
+    def unfreeze(self, move: str) -> None: ...
+
+    def find_processes(self) -> Sequence[PoolProcess]: ...
+
+
+class _Metadata(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
+    flavor: Any = None
+    dead_letters: Any = None
+
+
+_decode_metadata: Final = msgspec.json.Decoder(_Metadata).decode
+_decode: Final = msgspec.json.Decoder(Move).decode
+
+
+def read_move(document: Document) -> Move:
+    return _decode(document.value)
+
+
+class Group(Struct, frozen=True):
+    """The queues that must be in the same pool as a queue, and the flavors that they request."""
+
+    names: list[str]
+    flavors: dict[str, str]
+
+
+class Moves:
+    """The moves of queues to another pool.
+
+    Args:
+        wake: Called after a move is requested or cancelled.
+    """
+
+    def __init__(
+        self, relocation: PoolRelocation, catalogue: Storage, clock: Clock, limits: Limits, wake: Callable[[], object]
+    ) -> None:
+        self._relocation = relocation
+        self._catalogue = catalogue
+        self._documents = catalogue.documents
+        self._clock = clock
+        self._limits = limits
+        self._wake = wake
+
+    def start(self, pool: str, project: str, raw: bytes) -> Move:
+        """Request the move of a queue to the pool, from a JSON body, and return the move.
+
+        Raises:
+            InvalidBody: The body is malformed.
+            PoolNotFound, QueueNotFound: The pool or the queue does not exist.
+            MoveRefused: The queue cannot move to the pool.
+        """
+        given = decode_body(raw, _new_move)
+        project, queue = given.get("project", project), given["queue"]
+        check_name("pool", pool)
+        if self._documents.get(pool_ref(pool), self._clock.now()) is None:
+            raise PoolNotFound(f"There is no pool {pool}.")
+        rate, is_measured = self._find_rate()
+        source = self._pool_of(QueueRef(project, queue))
+        now = self._clock.now()
+        id = f"{int(now * 1000):013x}{uuid4().hex[:8]}"
+        move = self.check(Move(id, project, queue, source, pool, [], 0, rate, is_measured, now))
+        for other in self.list_active():
+            if other.project == project and set(other.queues) & set(move.queues):
+                raise MoveRefused(f"The queue {queue} is in the move {other.id} to the pool {other.target}.")
+        active = DocumentRef("", ACTIVE, move.ref.name)
+        self._documents.put(active, b"", now, expires=now + ACTIVE_TTL)
+        self.write(move, "")
+        self._documents.put(active, b"", now)
+        self._wake()
+        return move
+
+    def check(self, move: Move) -> Move:
+        """Return the move with its current queues and number of messages.
+
+        Raises ``QueueNotFound``, or ``MoveRefused`` with the reason why the queue cannot move.
+        """
+        queue, source, target = QueueRef(move.project, move.queue), move.source, move.target
+        if is_hidden(queue):
+            raise InvalidName("queue must not begin with ~.")
+        former = self._relocation.store(source)
+        if former.queues.get(queue) is None:
+            raise QueueNotFound(f"The project has no queue {move.queue}.")
+        if source == target:
+            raise MoveRefused(f"The queue {move.queue} is already in the pool {target}.")
+        group = self._find_group(queue, source)
+        for name in group.names:
+            binding = self._relocation.binding(QueueRef(move.project, name))
+            if binding is not None and binding.pool != source:
+                raise MoveRefused(f"The queue {name} must be in the pool of {move.queue}, but it is in another pool.")
+            if binding is not None and binding.deleted is not None and name == move.queue:
+                raise MoveRefused(f"The queue {name} is being deleted. Try again in two minutes.")
+        for name, flavor in group.flavors.items():
+            try:
+                self._relocation.check_flavor(QueueRef(move.project, name), target, flavor)
+            except Conflict as error:
+                raise MoveRefused(
+                    f"The queue {name} has the _flavor {flavor}, but the pool {target} does not belong to this flavor."
+                ) from error
+        for pool in (source, target):
+            store: object = self._relocation.store(pool)
+            if not isinstance(store, MigratableStorage):
+                raise MoveRefused(f"The store of {_describe(pool)} cannot export or import queues.")
+        if self._relocation.share_store(source, target):
+            raise MoveRefused(f"{_describe(source).capitalize()} and the pool {target} use the same store.")
+        if source == DEFAULT_POOL:
+            self._check_transactions(move.project)
+        now = self._clock.now()
+        counts = (former.queues.stats(QueueRef(move.project, name), now) for name in group.names)
+        return replace(move, queues=group.names, messages=sum(stats.free + stats.claimed for stats in counts))
+
+    def list(self, pool: str, marker: str, limit: int | None) -> Page[Move]:
+        """Return a page of the moves to the pool after the id ``marker``, oldest first.
+
+        Raises ``Invalid`` for a bad ``limit``.
+        """
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_pools_per_page)
+        prefix = index_prefix(pool)
+        page = self._documents.list("", MOVE, prefix, prefix + marker if marker else "", size, self._clock.now())
+        return Page([read_move(document) for document in page.items], page.next and page.next.removeprefix(prefix))
+
+    def get(self, pool: str, id: str) -> Move:
+        """Return the move. Raises ``MoveNotFound``."""
+        return read_move(self._stored(pool, id))
+
+    def cancel(self, pool: str, id: str) -> None:
+        """Cancel the move. Raises ``MoveNotFound``, or ``MoveRefused`` if the queues are already in the pool."""
+        while True:
+            stored = self._stored(pool, id)
+            move = read_move(stored)
+            if move.is_cancelled:
+                return
+            if move.phase not in CANCELLABLE:
+                raise MoveRefused(f"The move cannot be cancelled, because its phase is {move.phase}.")
+            if self.write(replace(move, is_cancelled=True), stored.version):
+                self._wake()
+                return
+
+    def list_active(self) -> Sequence[Move]:
+        """Return the moves of all pools that have not ended, oldest first."""
+        now, found = self._clock.now(), []
+        for entry in each(self._documents, ACTIVE, now):
+            stored = self._documents.get(DocumentRef("", MOVE, entry.ref.name), now)
+            if stored is not None and (move := read_move(stored)).phase not in ENDED:
+                found.append(move)
+            elif stored is not None:
+                self._documents.delete(entry.ref, now, expected=entry.version)
+        return sorted(found, key=lambda move: move.id)
+
+    def write(self, move: Move, version: str) -> bool:
+        """Store the move. Return False if the stored version is not ``version``; "" = there must be no move."""
+        now = self._clock.now()
+        expires = now + RETENTION if move.phase in ENDED else None
+        value = msgspec.json.encode(move)
+        # A store that has reached its memory limit must not keep a freeze from ending.
+        return self._documents.put(move.ref, value, now, expected=version, expires=expires, is_vital=True)
+
+    def find(self, move: Move) -> Document | None:
+        """Return the stored document of the move."""
+        return self._documents.get(move.ref, self._clock.now())
+
+    def _stored(self, pool: str, id: str) -> Document:
+        stored = self._documents.get(DocumentRef("", MOVE, index_prefix(pool) + id), self._clock.now())
+        if stored is None:
+            raise MoveNotFound
+        return stored
+
+    def _pool_of(self, queue: QueueRef) -> str:
+        binding = self._relocation.binding(queue)
+        return DEFAULT_POOL if binding is None else binding.pool
+
+    def record_rate(self, messages: int, seconds: Seconds) -> None:
+        """Record how long a copy has taken. Ignore small copies."""
+        if messages >= MIN_MEASURED:
+            rate = msgspec.json.encode(messages / max(seconds, 0.001))
+            self._documents.put(RATE, rate, self._clock.now())
+
+    def _find_rate(self) -> tuple[float, bool]:
+        """Return the rate of the latest measured move, or the assumed rate, and whether the rate is measured."""
+        stored = self._documents.get(RATE, self._clock.now())
+        return (ASSUMED_RATE, False) if stored is None else (msgspec.json.decode(stored.value, type=float), True)
+
+    def _find_group(self, queue: QueueRef, pool: str) -> Group:
+        """Return all queues that must be in the same pool as the queue.
+
+        They are its dead-letter queue, the queues that have the same dead-letter queue, and so on, and the hidden
+        queues of all these queues.
+        """
+        dead_letters, flavors, hidden = dict[str, str](), dict[str, str](), set[QueueRef]()
+        for ref, metadata in self._list_queues(queue.project, pool):
+            if is_hidden(ref):
+                hidden.add(ref)
+            elif b'"_' in metadata:
+                known = _decode_metadata(metadata)
+                if isinstance(known.flavor, str) and known.flavor:
+                    flavors[ref.name] = known.flavor
+                # The store may have the remainder of a queue that is in another pool now.
+                if isinstance(known.dead_letters, str) and known.dead_letters and self._pool_of(ref) == pool:
+                    dead_letters[ref.name] = known.dead_letters
+        names = _connected(queue.name, dead_letters.items())
+        hidden |= {ref for ref, _ in self._list_bindings(queue.project, "~")}
+        names |= {ref.name for ref in hidden if _is_owned(ref, names)}
+        store = self._relocation.store(pool)
+        there = {
+            name
+            for name in names
+            if self._relocation.binding(QueueRef(queue.project, name)) is not None
+            or store.queues.get(QueueRef(queue.project, name)) is not None
+        }
+        return Group(sorted(there), {name: flavor for name, flavor in flavors.items() if name in there})
+
+    def _list_queues(self, project: str, pool: str) -> Iterator[tuple[QueueRef, bytes]]:
+        """Yield the queues of the project in the pool, with their metadata."""
+        store, after = self._relocation.store(pool), ""
+        while page := store.queues.list(project, after, LIST_PAGE).items:
+            yield from ((queue.ref, queue.metadata) for queue in page)
+            after = page[-1].ref.name
+
+    def _list_bindings(self, project: str, prefix: str) -> Iterator[tuple[QueueRef, Binding]]:
+        after: str | None = ""
+        while after is not None:
+            page = self._documents.list(project, BINDING, prefix, after, PAGE_SIZE, self._clock.now())
+            for document in page.items:
+                yield QueueRef(project, document.ref.name), read_binding(document)
+            after = page.next
+
+    def _check_transactions(self, project: str) -> None:
+        """Raise ``MoveRefused`` if a stage or an open commit of the project may change the queues."""
+        work, now = self._catalogue.transactions, self._clock.now()
+        if isinstance(work, MissingCapability):
+            return
+        stages = work.list(project, Work.STAGE, "", 1, now).items
+        store: object = self._catalogue
+        undecided = store.parcels.abort_overdue(now) if isinstance(store, MigratableStorage) else ()
+        projects = {*(one.project for one in undecided), *(one.project for one in work.find_unfinished_commits(now))}
+        if stages or project in projects:
+            raise MoveRefused(
+                "The project has open stages or commits, which only the default pool supports. Wait until they are "
+                "committed or dropped."
+            )
+
+
+def _connected(name: str, pairs: Iterable[tuple[str, str]]) -> set[str]:
+    """Return all names that pairs connect with ``name``, directly or indirectly."""
+    neighbours: dict[str, set[str]] = {}
+    for one, other in pairs:
+        neighbours.setdefault(one, set()).add(other)
+        neighbours.setdefault(other, set()).add(one)
+    found, left = {name}, [name]
+    while left:
+        new = neighbours.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
+
+
+def _is_owned(hidden: QueueRef, names: set[str]) -> bool:
+    owner = owner_of(hidden)
+    return owner is not None and owner.kind == "queue" and owner.name in names
+
+
+def _describe(pool: str) -> str:
+    return f"the pool {pool}" if pool else "the default pool"

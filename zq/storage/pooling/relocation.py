@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on bindings and freezes with which queues move to another pool; see ``zq.pools.mover``."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+from zq.errors import PoolNotFound
+from zq.model import QueueRef
+from zq.model.documents import DocumentRef
+from zq.model.pools import DEFAULT_POOL, Binding, Freeze, PoolProcess
+from zq.storage.api import Storage
+from zq.storage.pooling.bindings import Bindings
+from zq.storage.pooling.freezes import Freezes
+from zq.storage.pooling.stores import Stores
+
+# Kind of the documents that show whether two pools use the same store, and seconds after which they expire.
+PROBE: Final = "pool-probe"
+PROBE_TTL: Final = 60.0
+
+
+class Relocation:
+    """The operations of a pooled store that move queues between its pools.
+
+    Each operation is idempotent. During the move, the queues must be frozen.
+    """
+
+    def __init__(self, bindings: Bindings, stores: Stores, freezes: Freezes) -> None:
+        self._bindings = bindings
+        self._stores = stores
+        self._freezes = freezes
+
+    def store(self, pool: str) -> Storage:
+        """Return the store of a pool. Raises ``Unavailable`` if the pool does not exist or its store is unavailable."""
+        return self._stores.get(pool)
+
+    def binding(self, queue: QueueRef) -> Binding | None:
+        """Return the current binding of the queue, or None if the queue is unbound."""
+        return self._bindings.read(queue)
+
+    def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
+        """Raise ``Conflict`` if the pool is not of the flavor."""
+        self._bindings.check_flavor(queue, pool, flavor)
+
+    def reserve(self, queue: QueueRef, pool: str) -> None:
+        """Add an index entry for the frozen queue in the pool, so that the pool is not deleted.
+
+        Bind an unbound queue to the default pool. Raises ``PoolNotFound`` if the pool was deleted.
+        """
+        if self._bindings.read(queue) is None:
+            self._bindings.rebind(queue, DEFAULT_POOL, DEFAULT_POOL)
+        self._bindings.add_to_index(queue, pool)
+        if pool != DEFAULT_POOL and pool not in self._bindings.pools(fresh=True):
+            self._bindings.remove_from_index(queue, pool)
+            raise PoolNotFound(f"The pool {pool} no longer exists.")
+
+    def rebind(self, queue: QueueRef, source: str, target: str) -> None:
+        """Assign the queue to the pool ``target`` if it is assigned to the pool ``source``.
+
+        The queue must be frozen, and ``target`` must be reserved for it.
+        """
+        self._bindings.rebind(queue, source, target)
+
+    def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None:
+        """Delete the copy of the queue in a pool that it is not assigned to, and then the index entry of this pool.
+
+        If the queue is assigned to the pool, change nothing. If ``has_copy`` is false, delete only the index entry.
+        """
+        binding = self._bindings.read(queue)
+        if binding is None or binding.pool != pool:
+            # Another deletion of a missing queue could delay its return to this store.
+            if has_copy and (queues := self._stores.get(pool).queues).get(queue) is not None:
+                queues.delete(queue)
+            self._bindings.remove_from_index(queue, pool)
+
+    def share_store(self, pool: str, other: str) -> bool:
+        """Return whether both pools use the same store, even if their URIs differ."""
+        first, second = self._stores.get(pool), self._stores.get(other)
+        ref, now = DocumentRef("", PROBE, uuid4().hex), first.now()
+        first.documents.put(ref, b"", now, expires=now + PROBE_TTL)
+        found = second.documents.get(ref, now)
+        first.documents.delete(ref, now)
+        return found is not None
+
+    def freeze(self, move: str, freeze: Freeze) -> None:
+        """Begin to freeze the queues. Other processes follow within about a second; see ``find_processes``."""
+        self._freezes.freeze(move, freeze)
+
+    def unfreeze(self, move: str) -> None:
+        """End the freeze. Other processes follow within about a second."""
+        self._freezes.unfreeze(move)
+
+    def find_processes(self) -> Sequence[PoolProcess]:
+        """Return the records of all processes that have the pooled store open."""
+        return self._freezes.find_processes()
