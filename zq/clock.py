@@ -35,7 +35,7 @@ TIME_PRECISION = 0.001
 MEMORY = 60.0
 # Maximum relative drift between the clocks of two machines: a sample that is an hour old is 0.7 s less accurate.
 DRIFT = 200e-6
-# Maximum error of a time in seconds, in both directions: servers may differ by 50 ms (extensions 1).
+# Maximum error of a time in seconds, in both directions: servers may differ by 50 ms (extensions contract, section 1).
 TOLERANCE = 0.025
 # Maximum seconds that ``now`` waits until a time has certainly passed.
 LONGEST_WAIT = 5.0

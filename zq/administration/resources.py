@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources ``/v2/admin/project…`` and ``/v2/admin/rekey`` (tenancy 5)."""
+"""HTTP resources ``/v2/admin/project…`` and ``/v2/admin/rekey`` (tenancy contract, section 5)."""
 
 from typing import Any, Final
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: the roles that each rule requires (tenancy 4), from a built-in table or an oslo.policy file.
+"""The policy: the roles that each rule requires (tenancy, section 4), from a built-in table or an oslo.policy file.
 
 oslo.policy denies an unparsable rule and ignores an unknown rule without an error. This module therefore rejects the
 whole file if it has an error. The library is imported only if a file is configured.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Concurrency of commits with each other, with consumers and with readers (extensions 9)."""
+"""Concurrency of commits with each other, with consumers and with readers (extensions contract, section 9)."""
 
 import time
 from functools import partial

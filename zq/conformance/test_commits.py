@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits publish stages and settle claims atomically, once per batch (extensions 9)."""
+"""Commits publish stages and settle claims atomically, once per batch (extensions contract, section 9)."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: small keyed values, each replaced as a whole by compare-and-set on its version (extensions 8)."""
+"""Documents: small keyed values, each replaced as a whole by compare-and-set on its version (extensions, section 8)."""
 
 from collections.abc import Iterator
 from functools import partial

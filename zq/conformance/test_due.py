@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The number of ready messages of a queue, and the time when the next message becomes ready (extensions 2)."""
+"""The number of ready messages of a queue, and the time when the next message becomes ready (extensions, section 2)."""
 
 from zq.conformance.builders import Scene, near
 from zq.core.redelivery import Redelivery

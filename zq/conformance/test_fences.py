@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: a request with another epoch than the latest is refused (extensions 9)."""
+"""Fences: a request with another epoch than the latest is refused (extensions contract, section 9)."""
 
 import threading
 import time

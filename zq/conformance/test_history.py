@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History: an entry for each finished message, kept for the queue's history time (extensions 5, law L6)."""
+"""History: an entry for each finished message, kept for the queue's history time (extensions, section 5, law L6)."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large commits: decided atomically, then executed in slices by any server (extensions 9)."""
+"""Large commits: decided atomically, then executed in slices by any server (extensions contract, section 9)."""
 
 from functools import partial
 

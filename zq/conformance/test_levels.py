@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The level of a store: the driver replaces it in one step, and checks it when it opens the store (operations 8)."""
+"""The level of a store: the driver replaces it in one step, and checks it at the start (operations, section 8)."""
 
 from contextlib import closing
 

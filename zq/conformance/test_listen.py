@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners are notified of every queue in which a verb makes a message ready, in any process (extensions 2)."""
+"""Listeners are notified of each queue in which any process makes a message ready (extensions, section 2)."""
 
 import threading
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves: the owner or the holder moves a message to another queue atomically (extensions 3, 4, law L7)."""
+"""Moves: the owner or the holder moves a message to another queue atomically (extensions, sections 3 and 4, law L7)."""
 
 import json
 import threading

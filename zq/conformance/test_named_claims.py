@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named claims: any number of attempts under the caller's name create one claim (extensions 9)."""
+"""Named claims: any number of attempts under the caller's name create one claim (extensions contract, section 9)."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotent requests: a repeat within the window returns the first result and does nothing (extensions 6)."""
+"""Idempotent requests: a repeat within the window returns the first result and does nothing (extensions, section 6)."""
 
 from collections.abc import Callable
 from functools import partial

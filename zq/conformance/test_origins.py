@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters keep their origin and reason until they are moved again, however they were buried (extensions 4)."""
+"""Every dead letter keeps its origin and reason until it is moved again (extensions, section 4)."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Races of queue creation, update and removal: only one caller succeeds, and a removal is atomic (extensions 1)."""
+"""Races of queue creation, update and removal: one caller succeeds, and a removal is atomic (extensions, section 1)."""
 
 import json
 import threading

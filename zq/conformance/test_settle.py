@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settling a claim: acknowledge, release and move in one round trip (extensions 3, laws L2, L3 and L7)."""
+"""Settling a claim: acknowledge, release and move in one round trip (extensions, section 3, laws L2, L3 and L7)."""
 
 import contextlib
 from functools import partial

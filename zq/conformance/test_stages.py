@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staged posts: invisible until a commit publishes them as fresh posts (extensions 9)."""
+"""Staged posts: invisible until a commit publishes them as fresh posts (extensions contract, section 9)."""
 
 import contextlib
 from functools import partial

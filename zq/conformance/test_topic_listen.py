@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners are notified of batches published in the projects that they follow, by any process (extensions 8)."""
+"""Listeners are notified of batches that any process publishes in their projects (extensions, section 8)."""
 
 import time
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: every reader of the project gets published messages until they expire or are purged (extensions 8)."""
+"""Topics: all readers get published messages until these expire or are purged (extensions, section 8)."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [console]."""
+"""Options of the [console] configuration section."""
 
 from typing import Annotated, Final
 
@@ -10,7 +10,7 @@ from zq.model.options import Flag, Option
 
 
 class ConsoleOptions(Struct, frozen=True):
-    """The options of the section [console]."""
+    """The options of the [console] section."""
 
     enabled: Flag = True
     """Serve the web console at /console/ and redirect browsers there from /."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on the message history: list finished messages, and replay them (extensions 5)."""
+"""Operations on the message history: list finished messages, and replay them (extensions contract, section 5)."""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter

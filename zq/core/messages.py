@@ -169,7 +169,7 @@ class Messages:
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> WriteResult[int]:
-        """Add all messages of a JSON body to a stage atomically. Return the number of messages (extensions 9).
+        """Add all messages of a JSON body to a stage atomically. Return the number of messages (extensions, section 9).
 
         Staged messages are invisible until a commit publishes them. The commit creates a missing queue. For ``hops``
         and ``trace``, see ``post``.

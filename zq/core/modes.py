@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service mode (normal, no posts, or read-only) and the checks of requests against the mode (operations 9).
+"""The service mode (normal, no posts, or read-only) and checks of requests against it (operations contract, section 9).
 
 An administrator sets the mode for all servers of a store. The mode is stored in a document, which the servers read
 every few seconds. A server with little free disk space refuses posts even in normal mode.

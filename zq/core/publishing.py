@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a topic's messages: publish, list and get (extensions 8)."""
+"""Operations on a topic's messages: publish, list and get (extensions contract, section 8)."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas and states (such as suspended) of projects (tenancy 5, 6).
+"""Quotas and states (such as suspended) of projects (tenancy contract, sections 5 and 6).
 
 The deployment has default quotas. An administrator can set other limits and the state of a project. These settings are
 stored in the document with the kind "quota" and the project's id as name. Servers cache them for ten seconds.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
+"""Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy, section 6).
 
 Each rate is a token bucket, implemented as GCRA: the bucket stores the time at which all past use is paid off. A
 request is rejected if a bucket is in debt. Messages and bytes are charged after the request, when their number is

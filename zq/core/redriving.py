@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redrive of dead letters, and its dry run (extensions 4)."""
+"""Redrive of dead letters, and its dry run (extensions contract, section 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion of projects with all their data (tenancy 5)."""
+"""Deletion of projects with all their data (tenancy contract, section 5)."""
 
 import time
 from collections.abc import Iterator, Sequence

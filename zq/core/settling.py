@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settlement of a claim's messages (extensions 3)."""
+"""Settlement of a claim's messages (extensions contract, section 3)."""
 
 from contextlib import suppress
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams: messages of topics, sent to readers as they are published (extensions 8).
+"""Live streams: messages of topics, sent to readers as they are published (extensions contract, section 8).
 
 A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
 the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.

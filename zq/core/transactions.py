@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on transactions: fences, stages and commits (extensions 9)."""
+"""Operations on transactions: fences, stages and commits (extensions contract, section 9)."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enforcement of storage and metadata quotas of projects, based on cached usage (tenancy 6)."""
+"""Enforcement of storage and metadata quotas of projects, based on cached usage (tenancy contract, section 6)."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls: requests that wait until a message is available (extensions 2).
+"""Long polls: requests that wait until a message is available (extensions contract, section 2).
 
 Each queue has a wait queue. When a queue receives messages, the store notifies every server. A timer covers lost
 notifications and messages that become ready later. A waiting request reads the store only after it was woken.

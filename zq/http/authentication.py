@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication middleware, which runs before routing and before the body is read (tenancy 1).
+"""Authentication middleware, which runs before routing and before the body is read (tenancy contract, section 1).
 
 If a strategy is configured, the middleware removes the client's own identity headers, which are not trustworthy.
 """

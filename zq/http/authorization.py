@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authorization middleware: checks permissions and rate limits before a responder runs (tenancy 2, 4, 6).
+"""Authorization middleware: checks permissions and rate limits before a responder runs (tenancy, sections 2, 4 and 6).
 
 A resource has two class attributes for authorization. ``policy`` maps each HTTP method to a policy rule. ``verbs``
 maps a method to a scope verb, such as produce or manage, that replaces the verb of the rule.

@@ -87,7 +87,7 @@ class ClaimItem:
         respond(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Create a claim with this id, or return the existing claim with this id (extensions 9)."""
+        """Create a claim with this id, or return the existing claim with this id (extensions contract, section 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
         fetch = partial(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for the message history (extensions 5)."""
+"""HTTP resources for the message history (extensions contract, section 5)."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``Idempotency-Key`` header, which makes a repeated request take effect only once (extensions 6)."""
+"""The ``Idempotency-Key`` header, which makes a repeated request take effect only once (extensions, section 6)."""
 
 import re
 from hashlib import sha256

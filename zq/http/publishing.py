@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for the messages of a topic, except streams (extensions 8)."""
+"""HTTP resources for the messages of a topic, except streams (extensions contract, section 8)."""
 
 from functools import partial
 

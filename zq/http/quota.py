@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resource for project quotas (tenancy 5)."""
+"""HTTP resource for project quotas (tenancy contract, section 5)."""
 
 from typing import Final
 

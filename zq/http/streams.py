@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for live streams as server-sent events (extensions 8).
+"""HTTP resources for live streams as server-sent events (extensions contract, section 8).
 
 The HTTP server requests the next part of a stream after it has sent the previous one. Under Granian,
 ``EventStream.step`` returns parts without blocking. Under gunicorn, each stream occupies a thread and polls its

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for tokens (tenancy 5) and pre-signed URLs (contract section 10).
+"""HTTP resources for tokens (tenancy contract, section 5) and pre-signed URLs (contract section 10).
 
 A token's secret is returned only once, when the token is created. A new token never has more rights than the credential
 that creates it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for transactions of batch jobs (extensions 9).
+"""HTTP resources for transactions of batch jobs (extensions contract, section 9).
 
 A fence is a fencing token, and a stage contains messages that are not yet published. A commit publishes stages.
 """

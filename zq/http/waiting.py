@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls over HTTP: the parameter ``wait``, and detection of disconnected clients (extensions 2)."""
+"""Long polls over HTTP: the parameter ``wait``, and detection of disconnected clients (extensions, section 2)."""
 
 import select
 import socket

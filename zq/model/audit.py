@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of the audit log and of the audit trail (tenancy 9)."""
+"""Entries of the audit log and of the audit trail (tenancy contract, section 9)."""
 
 from typing import Annotated
 

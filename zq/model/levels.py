@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The level of a store, which determines what servers of different versions may write (operations 8).
+"""The level of a store, which determines what servers of different versions may write (operations contract, section 8).
 
 If a new version of zq writes data that earlier versions cannot read, it adds a level to ``VERSIONS``. The new version
 opens stores of the new level and of the previous level, and writes only data that the store's level permits. When all

@@ -213,7 +213,7 @@ def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
 
 
 def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
-    """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` if it is not."""
+    """Return ``project`` if it is a valid project id (tenancy contract, section 1). Raises ``error`` if it is not."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
             f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas and backslashes, "
@@ -256,7 +256,7 @@ def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) ->
 
 
 def pattern(text: str) -> Pattern:
-    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid`` if it is not valid."""
+    """Parse the parameter ``match``, a topic pattern (extensions, section 8). Raises ``Invalid`` if it is not valid."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
             f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, with at most two * in a row."

@@ -12,7 +12,7 @@ from zq.model.queues import QueueRef, Seconds, T
 
 
 class IdempotencyKey(Struct, frozen=True):
-    """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
+    """The idempotency key of a request (extensions, section 6). A repeat has no effect and returns the first result.
 
     Attributes:
         key: The operation's name together with the client's key; unique within a queue.

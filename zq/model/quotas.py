@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas and states of projects (tenancy 6)."""
+"""Quotas and states of projects (tenancy contract, section 6)."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scopes of credentials, such as ``produce+consume:queue/jobs.**`` (tenancy 2).
+"""Scopes of credentials, such as ``produce+consume:queue/jobs.**`` (tenancy contract, section 2).
 
 A scope consists of verbs, an optional kind of object, and a glob of names. A credential permits everything that any of
 its scopes permits. A credential without scopes (``None``) is valid for the whole project.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: batches of published messages, retention, log slices, and name patterns (extensions 8).
+"""Topics: batches of published messages, retention, log slices, and name patterns (extensions contract, section 8).
 
 The topics of a project share one log, so sequence numbers are unique in the project.
 """

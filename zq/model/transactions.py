@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of transactions, such as fences, stages and commits (extensions 9). See ``zq.core.transactions``."""
+"""Values of transactions, such as fences, stages and commits (extensions, section 9). See ``zq.core.transactions``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
-    """A fencing token: the name of a fence, and the epoch that a client holds (extensions 9)."""
+    """A fencing token: the name of a fence, and the epoch that a client holds (extensions contract, section 9)."""
 
     name: str
     epoch: int
@@ -29,7 +29,7 @@ class ClaimRef(NamedTuple):
 
 
 class Commit(Struct, frozen=True):
-    """An atomic commit of one batch of a producer (extensions 9).
+    """An atomic commit of one batch of a producer (extensions contract, section 9).
 
     The commit publishes stages in order, and deletes the messages of claims.
 

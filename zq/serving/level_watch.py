@@ -78,7 +78,7 @@ def catalogue_of(storage: Storage) -> Storage:
 
 
 class LevelWatch:
-    """The record of this process, and the thread that keeps it up to date and reads the level of the store.
+    """A thread that updates the record of this process and reads the level of the store.
 
     Args:
         server: The port of the server, or the name of the program.

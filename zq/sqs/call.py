@@ -39,7 +39,7 @@ The function checks the request head. The returned function checks the raw body.
 
 
 class UseCases(Struct, frozen=True):
-    """The use cases that operations call."""
+    """The application services that SQS operations use."""
 
     queues: Queues
     find: Callable[[QueueRef], Queue | None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [sqs]."""
+"""Options of the [sqs] configuration section."""
 
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ KEY_FILE: Final = "[sqs] key_file"
 
 
 class SqsOptions(Struct, frozen=True, kw_only=True):
-    """The options of the section [sqs]."""
+    """The options of the [sqs] section."""
 
     enabled: Flag = False
     """Serve the Amazon SQS protocol on the main port, next to zq's own API."""

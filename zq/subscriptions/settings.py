@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [notification], and the options for subscriptions in [transport]."""
+"""Options of the [notification] configuration section, and the options for subscriptions in [transport]."""
 
 import ipaddress
 import re
@@ -31,7 +31,7 @@ _MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(TEMPLATE_MEMBERS)})\s*:")
 
 
 class NotificationOptions(Struct, frozen=True, kw_only=True):
-    """The options of the section [notification], with the options of subscriptions in [transport]."""
+    """The options of the [notification] section, with the options of subscriptions in [transport]."""
 
     deliver: Flag = True
     """Deliver notifications from this server's processes."""

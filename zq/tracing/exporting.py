@@ -61,7 +61,7 @@ class BoundedExporter(SpanExporter):
     Thread-safe.
 
     Args:
-        receiver: Host and port of the receiver, for log messages.
+        receiver: Host and port of the receiver, as shown in log messages.
     """
 
     def __init__(self, exporter: SpanExporter, events: Events, receiver: str) -> None:
@@ -189,7 +189,7 @@ class Recorder:
     """The queue of spans of a server process. Thread-safe.
 
     Args:
-        receiver: Host and port of the receiver, for log messages.
+        receiver: Host and port of the receiver, as shown in log messages.
     """
 
     def __init__(self, exporter: SpanExporter, events: Events, receiver: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [tracing]."""
+"""Options of the [tracing] configuration section."""
 
 import os
 import re
@@ -53,7 +53,7 @@ HEADER: Final = re.compile(
 
 
 class TracingOptions(Struct, frozen=True):
-    """The options of the section [tracing]."""
+    """The options of the [tracing] section."""
 
     enabled: Flag = False
     """Send OpenTelemetry spans of requests. Requires the extra tracing."""

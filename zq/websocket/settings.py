@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [websocket]."""
+"""Options of the [websocket] configuration section."""
 
 from typing import Annotated, Any, Final
 
@@ -14,7 +14,7 @@ Connections = Annotated[int, Option(1, 10_000)]
 
 
 class WebSocketOptions(Struct, frozen=True):
-    """The options of the section [websocket]."""
+    """The options of the [websocket] section."""
 
     enabled: Flag = False
     """Serve WebSocket at /v2/ws on the port of [server]. Requires Granian."""

@@ -88,7 +88,7 @@ def history_page(
     detailed: bool,
     starts: bool = False,
 ) -> bytes:
-    """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions 5)."""
+    """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions, section 5)."""
     shown = [_format_entry(queue, entry, now, detailed, starts) for part in slices(finished) for entry in part]
     return encode(answers.HistoryPage(shown, next_links(f"/v2/queues/{queue}/history", query)))
 

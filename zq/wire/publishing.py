@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of topics on the wire: JSON responses and server-sent events (extensions 8)."""
+"""Messages of topics on the wire: JSON responses and server-sent events (extensions contract, section 8)."""
 
 import re
 from collections.abc import Sequence

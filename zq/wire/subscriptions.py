@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses about subscriptions and their deliveries, declared as in ``answers``."""
+"""Response bodies for subscriptions and their deliveries."""
 
 from typing import Annotated, Any, Final, TypeAlias
 

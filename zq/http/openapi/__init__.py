@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions 10).
+"""``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions contract, section 10).
 
-The schemas of bodies are derived from the structs that decode and encode them.
+The schemas of request and response bodies are derived from the structs that decode and encode them.
 """
 
 import re

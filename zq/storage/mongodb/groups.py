@@ -199,10 +199,10 @@ def _entry(shard: str, group: str) -> BsonDocument:
 
 
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of the group for the added messages ``joined``.
+    """Return the statement that updates a group's entry after the messages ``joined`` were added to the group.
 
-    An entry refers to the message that becomes available next. The entry continues to refer to this message, with two
-    exceptions: the message was removed, or the queue's grouping is fair and an added message becomes available earlier.
+    The entry refers to the group's next available message. The statement changes this reference only if that message
+    was removed, or if the queue's grouping is fair and an added message becomes available earlier.
     """
     is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)

@@ -125,7 +125,7 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def close_log_by_position(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close the log of an epoch that is fenced by position, and return the position of the last fence.
+    """Close the log of an epoch by writing fences at its next positions, and return the last of these positions.
 
     Call ``each`` with every valid record after ``base``. ``successor`` is the number of the epoch that writes the
     fences. Raises ``TakeoverLost`` if a later epoch has written a fence.

@@ -199,7 +199,7 @@ class Log:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which a topic is known to have no batches, or 0 if it is unknown.
+        """Return the cached sequence up to which a topic has no batches, or 0 if there is no cached sequence.
 
         If ``topic`` is None, return the sequence for the whole log.
         """

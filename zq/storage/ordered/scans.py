@@ -90,8 +90,8 @@ def _advance(
 ) -> int | None:
     """Add up to ``limit`` matching messages to ``found``, beginning at the sequence ``position``.
 
-    The scan reads at most ``blocks`` blocks of sequences. If it reaches this limit, return the sequence from which to
-    continue. Otherwise, return None.
+    The scan reads at most ``blocks`` blocks of sequences. After the last of these blocks, return the sequence from
+    which to continue. Otherwise, return None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
