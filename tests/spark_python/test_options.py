@@ -45,7 +45,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("streamReader", {**STREAM, "claimTtl": "5"}, "Option claimTtl must be an integer from 60"),
     ("streamReader", {**STREAM, "bodyType": "json"}, "Option bodyType must be one of string, binary, variant"),
     ("streamReader", {**STREAM, "maxMessagePerBatch": "7"}, "Did you mean maxMessagesPerBatch"),
-    ("streamReader", {**STREAM, "topic": "news"}, "Option topic requires mode tail"),
+    ("streamReader", {**STREAM, "topic": "news"}, "Option topic requires the option mode=tail"),
     ("streamReader", {**STREAM, "queue": ""}, "give option queue"),
     ("streamReader", {**STREAM, "state": "all"}, "Option state has no effect on a stream in mode claim"),
     ("streamReader", {**STREAM, "ackColumn": "claim"}, "Option ackColumn has no effect on a stream in mode claim"),

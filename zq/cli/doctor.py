@@ -53,8 +53,9 @@ REACH: Final = "reach"
 def doctor(session: Session) -> int:
     """Check the server, the credential and the queues, and show what to do.
 
-    The checks post a message to a temporary queue and claim it. The exit code is 0 without problems, 1 with warnings
-    and 2 with failures. On the machine of a server, zq-server doctor checks more.
+    The checks post a message to a temporary queue and claim it. The exit code is 0 if there are no
+    problems, 1 if there are warnings, and 2 if there are failures. For more checks, run zq-server doctor on a server's
+    machine.
     """
     session.configure(attempts=1)
     results = []

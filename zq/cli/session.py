@@ -91,7 +91,10 @@ GLOBAL_OPTIONS: Final = (
         help="Configuration file (default ~/.config/zq/config.toml).",
     ),
     GlobalOption(
-        "--retry", type=Seconds(0), metavar="SECONDS", help="Maximum seconds to retry after temporary failures."
+        "--retry",
+        type=Seconds(0),
+        metavar="SECONDS",
+        help="Maximum time for retries after temporary failures, in seconds.",
     ),
     GlobalOption(
         "--output",

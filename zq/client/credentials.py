@@ -26,7 +26,7 @@ class Token:
         """Validate and store the token. Raises ``Invalid`` if it cannot be sent in a header."""
         if not all("!" <= letter <= "~" for letter in text):
             raise Invalid(
-                "A token must consist of visible ASCII characters, without blanks, control characters or line ends."
+                "A token must consist of visible ASCII characters, without spaces, control characters or line breaks."
             )
         self._text = text
 

@@ -63,7 +63,7 @@ class JwtOptions(Struct, frozen=True, kw_only=True):
 
 
 class AuthOptions(Struct, frozen=True, kw_only=True):
-    """The options of authentication and of the policy."""
+    """Options for authentication and for the policy."""
 
     strategy: Annotated[str, Option(name="auth_strategy", section="DEFAULT")] = ""
     """Authentication strategy: proxy, token, jwt, token,jwt or keystone. Empty: no authentication; the server trusts

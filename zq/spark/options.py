@@ -285,7 +285,7 @@ def parse_reading_options(parser: OptionParser) -> ReadingOptions:
 def parse_claiming_options(parser: OptionParser) -> ClaimingOptions:
     """Parse the options of a source in claim mode. Raises ``Invalid`` if an option is missing or not valid."""
     if parser.text("topic"):
-        raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
+        raise Invalid("Option topic requires the option mode=tail, because topic messages cannot be claimed.")
     consumer = parser.name("consumer")
     if consumer is None:
         raise Invalid(

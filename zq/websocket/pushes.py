@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Push of messages from subscribed queues to a WebSocket connection (contract section 14)."""
+"""Pushing of messages from subscribed queues to a WebSocket connection (contract section 14)."""
 
 import logging
 import time

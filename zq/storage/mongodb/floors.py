@@ -39,7 +39,7 @@ FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the sequence up to which messages are removed: ``m0``, or ``g`` in documents of version 0.1.0."""
+    """Return the sequence up to which messages have been removed: ``m0``, or ``g`` in documents of version 0.1.0."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 

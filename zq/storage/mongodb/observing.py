@@ -163,7 +163,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return a mapping from shard key to floor for the queues that have removed messages in ``groups``.
+    """Return the floors of the queues whose messages in ``groups`` were removed, as a mapping from shard key to floor.
 
     The floor of a queue is the last sequence that a purge or deletion has removed.
     """

@@ -82,7 +82,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
     name = found["database"] or database
     if not 0 < len(name.encode()) < 64 or set(name) & {*ILLEGAL, " ", "\0"}:
         raise StartRefused(
-            f"{name!r} is not a valid MongoDB database name: use 1 to 63 bytes without blanks and {' '.join(ILLEGAL)}"
+            f"{name!r} is not a valid MongoDB database name: use 1 to 63 bytes without spaces and {' '.join(ILLEGAL)}"
         )
     options: dict[str, Any] = {key.lower(): value for key, value in found["options"].items()}
     durable = _write_concern(options, write_concern, journal)

@@ -205,7 +205,7 @@ class Shipper:
             return made
 
     def wait_for_cut(self, cut: LogCut) -> int:
-        """Wait until the record before the cut is acknowledged, and return the position of this record."""
+        """Wait for the acknowledgement of the last record before the cut, and return the position of this record."""
         self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position

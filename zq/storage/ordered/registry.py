@@ -219,7 +219,7 @@ class Registry:
                     return True
 
     def create_hidden(self, ref: QueueRef) -> None:
-        """Ensure that a missing queue has a hidden state for its idempotency keys. Do nothing if the queue exists."""
+        """Create a hidden state for the idempotency keys of a missing queue. Do nothing if the queue exists."""
         with self._lock:
             if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
                 number = self._last_number + 1

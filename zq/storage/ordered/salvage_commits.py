@@ -33,7 +33,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The part of a damaged store's salvage that copies open commits to the new store."""
+    """A part of the salvage of a damaged store: copies open commits to the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -140,7 +140,7 @@ def describe_key(key: bytes) -> str:
 
 
 class NamedRecordSalvage:
-    """The part of a damaged store's salvage that copies idempotency keys, stages, producers, fences and documents."""
+    """A part of the salvage of a damaged store: copies idempotency keys, stages, producers, fences and documents."""
 
     def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:
         self._salvage = salvage

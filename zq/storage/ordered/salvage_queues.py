@@ -47,7 +47,7 @@ def describe_queue(key: bytes) -> str:
 
 
 class QueueSalvage:
-    """The part of a damaged store's salvage that copies queues with their messages, claims, counters and histories."""
+    """A part of the salvage of a damaged store: copies queues with their messages, claims, counters and histories."""
 
     def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage

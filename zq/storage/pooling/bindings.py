@@ -4,7 +4,7 @@
 A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
 catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
 binding. If one server restores the binding while another removes it, only one succeeds, because both compare its
-version. No message is therefore stored in a pool in which readers do not search.
+version. Every message is therefore stored in the pool that readers search.
 """
 
 import random

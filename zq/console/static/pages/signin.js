@@ -84,5 +84,5 @@ function ByName({ me }) {
     ${recent.length > 0 &&
     html`<h2>${me.projects ? "Your projects" : "Recent projects"}</h2>
       <ul class="plainlist">${recent.map((name) => html`<li key=${name}><a href=${to(name)}>${visible(name)}</a></li>`)}</ul>`}
-    <p class="quiet">${me.auth === "none" ? "Authentication is off." : `Signed in by ${me.auth}.`} zq ${me.version}</p>`;
+    <p class="quiet">${me.auth === "none" ? "Authentication is off." : `Signed in with ${me.auth}.`} zq ${me.version}</p>`;
 }
