@@ -152,7 +152,7 @@ def collect(rows: DataFrame) -> Rows:
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or JSON lines in which the member ``is`` is "queue" or "hour"."""
+    """Print three tables, or one JSON line per row. Its member ``is`` has the value ``queue`` or ``hour``."""
     if not session.out.uses_tables:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:

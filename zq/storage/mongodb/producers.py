@@ -4,9 +4,10 @@
 P is the project's prefix. Times are in milliseconds since the epoch.
 
 ============= ==========================================================================================================
-``_id``, ``s`` "p" P producer; P producer
-``batch``     number of the last decided batch, with the message counts ``published`` and ``deleted`` and the time
-              ``decided``, which earlier versions did not write; absent before the first batch
+``_id``       "p", P and the name of the producer, concatenated
+``s``         P and the name of the producer, concatenated
+``batch``     number of the last decided batch; absent before the first batch. Its message counts are ``published`` and
+              ``deleted``. ``decided`` is the time of the decision; early versions did not write it
 ``attempt``   id of the commit attempt that last wrote the document
 ``e``         expiry time of the document, removed by the TTL index; absent while a commit is in progress
 ------------- ----------------------------------------------------------------------------------------------------------

@@ -274,10 +274,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Discard the floor (last purged sequence) of a topic whose purged batches are removed.
+        """Mark the floor (last purged sequence) of a topic as discarded, after the purged batches were deleted.
 
-        Readers share the mapping of floors. Discarded floors stay in it until they are half of all floors. Then a copy
-        without them replaces the mapping.
+        Readers share the mapping of floors. When half of its floors are discarded, a copy without these floors replaces
+        the mapping.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
