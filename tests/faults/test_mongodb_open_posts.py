@@ -145,6 +145,22 @@ def test_listing_beside_an_open_post_waits_for_it_and_has_its_messages(
         assert listed == [*before, *posted.result(10), *after]
 
 
+def test_page_stays_full_if_messages_are_removed_while_it_waits(servers: list[Scene], monkeypatch: pytest.MonkeyPatch):
+    """A short page looks like the end of the queue (L6)."""
+    here, there, other = servers
+    before = other.post(3)
+    with stopped("insert", monkeypatch, partial(there.post, 2)) as (stop, posted):
+        after = here.post(4)
+
+        def consume() -> None:
+            other.storage.messages.delete(other.queue, before, other.now)
+            stop.may_go.set()
+
+        threading.Timer(0.3, consume).start()
+        page = here.storage.messages.list(here.queue, 0, 5, EVERYTHING, here.now)
+        assert ids_of(page.items) == [*posted.result(10), *after[:3]]
+
+
 def test_page_of_ready_messages_ends_before_posts_that_began_after_its_view(
     servers: list[Scene], monkeypatch: pytest.MonkeyPatch
 ):

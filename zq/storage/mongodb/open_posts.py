@@ -129,7 +129,11 @@ class OpenPosts:
                 last = found[-1]["k"] if is_by_sequence else limits.last
                 waiting = {lane: one for lane, one in limits.ranges.items() if one.first <= last}
                 if waiting:
+                    full_size = len(found)
                     found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
+                    if len(found) < full_size:  # consumers have removed messages; later messages must fill the page
+                        committed = self._settle(key, limits.ranges)
+                        found, counter = search(PageLimits(limits.last, committed, {}))
             if found:
                 return found, counter
             # Consumers have removed all messages that the limits permit. An empty page would mean that none is left.
