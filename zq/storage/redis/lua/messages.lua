@@ -123,7 +123,7 @@ end
 -- queue of the copies, if there are any; its idempotency results if the post has a key. ARGV: now, full name of the
 -- queue, expected metadata ("" = any), whether the queue may be created (1), number of copies; if it is not 0, the full
 -- name of their queue; with keys: their number, and for each key the number of its message (0: all), the key, digest,
--- expiry, and the result without the last sequence; then each copy and each message in the format of layout.draft.
+-- expiry, and the result without the last sequence; then each copy and each message, see layout.encode_draft.
 -- Returns "". If the metadata differ, returns them and stores nothing. If keys of messages are known, stores nothing
 -- and returns a table of "repeated" and, for each, its message and the stored result.
 

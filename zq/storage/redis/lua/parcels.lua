@@ -28,7 +28,7 @@ return ''
 
 -- Stores messages with their sequences, outside the lane. KEYS: project, queue.
 -- ARGV: now, the queue's full name; for each message, in order of sequences: sequence, claim count, time of the first
--- claim in this queue, the message as packed by layout.draft. Returns "".
+-- claim in this queue, the message as packed by layout.encode_draft. Returns "".
 
 local q, now, full = queue_at(5), number(), argument()
 local kind = tonumber(redis.call('HGET', q.state, 'grouping') or 1)

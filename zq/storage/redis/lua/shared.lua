@@ -56,7 +56,7 @@ local function queue_at(at)
   }
 end
 
--- Returns the queue's name from a full name, which also contains the project; see layout.full.
+-- Returns the queue's name from a full name, which also contains the project; see layout.encode_full_name.
 local function name_of(full) return string.sub(full, 5 + struct.unpack('>I4', full)) end
 
 -- Returns the queue's metadata if they differ from the expected ones ("" = any), else nil.

@@ -131,7 +131,7 @@ return found
 
 -- Adds messages to a stage, all or none. KEYS: project, queue, transactions, messages of the stage, idempotency results
 -- if the request has a key. ARGV: now, stage, queue, expiry of a new stage, maximum bytes of bodies, maximum number of
--- messages, lowest ttl in ms; with a key: key, digest, expiry, result; then each message in the format of layout.draft.
+-- messages, lowest ttl in ms; with a key: key, digest, expiry, result; then each message, see layout.encode_draft.
 -- Returns "".
 
 local now, name, queue, ends = number(), argument(), argument(), number()
