@@ -75,6 +75,8 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     notice = page.locator(".said")
 
     def post() -> None:
+        # The form may be rendered again while its limits load, and then the input is lost.
+        expect(page.get_by_text("The time to live must be")).to_be_visible()
         page.get_by_label("Body (JSON)").fill("1")
         page.get_by_role("button", name="Post", exact=True).click()
         expect(notice).to_contain_text("1 message posted.")
@@ -89,7 +91,6 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     watch.open(f"{MAIL}?tab=post")
     button = page.get_by_role("button", name="Post", exact=True)
     expect(button).to_be_disabled()
-    # The form may be rendered again while its limits load, and then the click is lost.
     expect(page.get_by_text("The time to live must be")).to_be_visible()
     button.click(force=True)
     expect(notice).to_be_visible()
