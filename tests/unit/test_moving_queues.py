@@ -32,6 +32,7 @@ from zq.pools.moves import Move, Moves
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage, freezes
+from zq.storage.pooling.bindings import Bindings
 
 QUEUE = QueueRef("acme", "jobs")
 DEAD = QueueRef("acme", "dead")
@@ -341,6 +342,29 @@ def test_a_paused_process_does_not_acknowledge_changes_of_the_past(
     with pytest.raises(Unavailable, match="unknown"), paused.change(QUEUE):
         resume()
     paused.stop()
+
+
+def test_a_process_that_missed_a_whole_move_forgets_its_bindings(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspending a machine stops the clock of the cache, but not the clock of the record."""
+    seconds = [0.0]
+    bindings = Bindings(deployment.catalogue, True, lambda: 0.0)
+    freezing = bindings.freezes
+    monkeypatch.setattr(freezing, "_monotonic", lambda: seconds[0])
+    monkeypatch.setattr(freezing, "_interval", lambda: 1000.0)
+    suspended = PooledStorage(deployment.catalogue, deployment.open, bindings=bindings)
+    suspended.follow_moves(is_shared=True)
+    scene = Scene(suspended, SimpleNamespace(now=suspended.now), QUEUE)
+    scene.post(1)
+    scene.post(1)
+    deployment.catalogue.documents.delete(freezing._ref, deployment.catalogue.now())
+    assert member.move("a").phase == "done"
+    seconds[0] += 60
+    freezing.refresh()
+    scene.post(1)
+    assert len(member.scene().take(9).messages) == 3
+    freezing.stop()
 
 
 def test_a_closed_process_has_no_record_and_answers_no_changes(deployment: Deployment, member: Member) -> None:

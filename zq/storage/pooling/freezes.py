@@ -166,6 +166,7 @@ class Freezes:
             if published is not None and is_due and not self._stopping.is_set():
                 if self._monotonic() - published > MAX_AGE:
                     self._lapses += 1
+                    self._forget()  # a whole move may have passed unnoticed while the cache's clock stood still
                 self._published = began
             acknowledged = frozenset(
                 id for id, earlier in self._earlier.items() if not any(one.unfinished for one in earlier)
