@@ -22,13 +22,14 @@ from zq.conformance.builders import Scene, make_key
 from zq.core.redelivery import Redelivery
 from zq.errors import ClaimNotFound, MoveNotFound, MoveRefused, PoolNotFound, QueueMoving, QueueNotFound, Unavailable
 from zq.model import QueueRef
+from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
 from zq.model.parcels import facts
 from zq.model.pools import Freeze, Pool, flavor_ref, pool_ref
 from zq.pools import mover as mover_module
 from zq.pools.mover import Lease, Mover, Server
-from zq.pools.moves import Move, Moves
+from zq.pools.moves import ACTIVE, Move, Moves
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage, freezes
@@ -429,6 +430,73 @@ def test_another_server_continues_after_a_crash_at_any_step(monkeypatch: pytest.
         if phase == "done":
             break
     assert crashes > 1 or phases == {"waiting", "freezing", "copying", "switching", "cleaning", "done"}
+
+
+def expire_lease(deployment: Deployment) -> None:
+    deployment.catalogue.documents.delete(mover_module.LEASE, deployment.catalogue.now())
+
+
+def before_call(monkeypatch: pytest.MonkeyPatch, target: object, name: str, pause: Callable[[], object]) -> None:
+    """Call ``pause`` before the next call of the method, as if the server was paused there."""
+    method = getattr(target, name)
+
+    def paused(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(target, name, method)
+        pause()
+        return method(*given, **named)
+
+    monkeypatch.setattr(target, name, paused)
+
+
+def test_a_freeze_that_a_paused_mover_stores_after_the_move_ends(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round of any server deletes it, so that the queue accepts changes again."""
+    other = deployment.member()
+    member.scene().post(1)
+    requested = member.request("a")
+
+    def complete() -> None:
+        expire_lease(deployment)
+        other.mover.run_round()
+
+    before_call(monkeypatch, member.storage.relocation, "freeze", complete)
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    with pytest.raises(QueueMoving):
+        member.scene().post(1)
+    other.mover.run_round()
+    member.storage.relocation._freezes.refresh()
+    member.scene().post(1)
+
+
+def test_a_move_that_is_no_longer_listed_is_found_again(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server was killed after it had stored the move, or during the copy."""
+    other = deployment.member()
+    member.scene().post(1)
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(member.moves, "activate", lambda _: raise_killed())
+        member.request("a")
+    [move] = member.moves.list_active()
+    unlisted = DocumentRef("", ACTIVE, move.ref.name)
+    deployment.catalogue.documents.delete(unlisted, deployment.catalogue.now())
+    store: Any = member.storage.relocation.store("a")
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(store.parcels, "adopt", lambda *_: raise_killed())
+        member.mover.run_round()
+    assert member.moves.get("a", move.id).phase == "copying"
+    deployment.catalogue.documents.delete(unlisted, deployment.catalogue.now())
+    expire_lease(deployment)
+    other.mover.run_round()
+    assert member.moves.get("a", move.id).phase == "done"
+    member.storage.relocation._freezes.refresh()
+    member.scene().post(1)
+
+
+def raise_killed() -> None:
+    raise Killed
 
 
 def test_a_mover_without_its_lease_changes_nothing(deployment: Deployment, member: Member) -> None:

@@ -151,7 +151,10 @@ class Mover:
 
     def run_round(self) -> None:
         """Run all moves, unless another server does."""
-        moves = [] if self._is_read_only() else self.moves.list_active()
+        if self._is_read_only():
+            return
+        self.moves.reconcile()
+        moves = self.moves.list_active()
         if not moves or not self._lease.acquire():
             return
         self._is_busy = True
@@ -227,6 +230,8 @@ class Mover:
             new = replace(move, is_cancelled=current.is_cancelled, **changes)
             if new.is_cancelled and move.phase in CANCELLABLE:
                 new = replace(new, phase="reverting")
+            if new.phase not in ENDED:
+                self.moves.activate(new)
             if self.moves.write(new, stored.version):
                 return new
 
@@ -236,7 +241,7 @@ class Mover:
         return self._advance(checked, phase="freezing", began=self._clock.now(), error="")
 
     def _freeze(self, move: Move) -> Move:
-        self._relocation.freeze(move.id, Freeze(move.project, move.queues))
+        self._relocation.freeze(move.id, Freeze(move.project, move.queues, move.target))
         began = reported = time.monotonic()
         while late := self._find_late(move.id):
             if time.monotonic() - began > FREEZE_TIMEOUT:
