@@ -26,7 +26,7 @@ from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
 from zq.model.parcels import facts
-from zq.model.pools import Freeze, Pool, flavor_ref, pool_ref
+from zq.model.pools import Freeze, Pool, binding_ref, flavor_ref, pool_ref
 from zq.pools import mover as mover_module
 from zq.pools.mover import Lease, Mover, Server
 from zq.pools.moves import ACTIVE, Move, Moves
@@ -468,6 +468,61 @@ def test_a_freeze_that_a_paused_mover_stores_after_the_move_ends(
     other.mover.run_round()
     member.storage.relocation._freezes.refresh()
     member.scene().post(1)
+
+
+def test_a_paused_mover_does_not_repeat_an_assignment_to_a_former_pool(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile, another server has completed the move, and moved the queue back."""
+    other = deployment.member()
+    member.scene().post(3)
+    assert member.move("a").phase == "done"
+    requested = member.request("b")
+
+    def complete() -> None:
+        expire_lease(deployment)
+        other.mover.run_round()
+        assert other.moves.get("b", requested.id).phase == "done"
+        reclaim(deployment)
+        assert other.move("a").phase == "done"
+
+    documents = deployment.catalogue.documents
+    put = documents.put
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref == binding_ref(QUEUE):
+            monkeypatch.setattr(documents, "put", put)
+            complete()
+        return put(ref, *given, **named)
+
+    before_call(monkeypatch, member.mover, "_switch", lambda: monkeypatch.setattr(documents, "put", paused))
+    member.mover.run_round()
+    assert documents.put == put
+    binding = member.storage.relocation.binding(QUEUE)
+    assert binding is not None
+    assert binding.pool == "a"
+    assert len(list(other.scene().walk())) == 3
+
+
+def test_a_move_continues_after_the_binding_of_a_deleted_queue_was_removed(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead"}')
+    member.storage.queues.create(DEAD, b"{}")
+    documents = member.storage.catalogue.documents
+    requested = member.request("a")
+    before_call(
+        monkeypatch,
+        member.storage.relocation,
+        "rebind",
+        lambda: documents.delete(binding_ref(DEAD), member.storage.now()),
+    )
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "switching"
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    member.storage.relocation._freezes.refresh()
+    member.scene("dead").post(1)
 
 
 def test_a_move_that_is_no_longer_listed_is_found_again(

@@ -262,7 +262,10 @@ class Mover:
             self._relocation.reserve(queue, move.target)
             if target.queues.get(queue) is not None:
                 raise MoveRefused(f"The store of the pool {move.target} already has a queue {queue.name}.")
-        return self._advance(checked, phase="copying", has_copy=True)
+        return self._advance(checked, phase="copying", has_copy=True, versions=self._read_versions(move))
+
+    def _read_versions(self, move: Move) -> dict[str, str]:
+        return {queue.name: self._relocation.version(queue) for queue in move.refs}
 
     def _find_late(self, move: str) -> list[str]:
         """Return the processes that have not acknowledged the freeze."""
@@ -315,7 +318,10 @@ class Mover:
     def _switch(self, move: Move) -> Move:
         for queue in move.refs:
             self._lease.check()
-            self._relocation.rebind(queue, move.source, move.target)
+            if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
+                # Only the removal of a deleted queue's binding changes a frozen binding, unless the move has ended.
+                self._advance(move, versions=self._read_versions(move))
+                raise Unavailable(f"The binding of the queue {queue.name} has changed.")
         self._stopping.wait(READ_GRACE)
         return self._advance(move, phase="cleaning")
 

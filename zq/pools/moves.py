@@ -105,6 +105,7 @@ class Move(Struct, frozen=True):
         error: The reason why the move, or the last attempt to copy, has failed.
         attempt: Number of the attempt to copy, from 1 on.
         not_before: Time before which the next attempt does not begin.
+        versions: Versions of the bindings when the copy began, by queue.
     """
 
     id: str
@@ -126,6 +127,7 @@ class Move(Struct, frozen=True):
     error: str = ""
     attempt: int = 1
     not_before: Seconds = 0.0
+    versions: dict[str, str] = {}
 
     @property
     def ref(self) -> DocumentRef:
@@ -153,7 +155,9 @@ class PoolRelocation(Protocol):
 
     def reserve(self, queue: QueueRef, pool: str) -> None: ...
 
-    def rebind(self, queue: QueueRef, source: str, target: str) -> None: ...
+    def version(self, queue: QueueRef) -> str: ...
+
+    def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool: ...
 
     def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None: ...
 
