@@ -336,6 +336,27 @@ def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
     admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
 
 
+@pytest.mark.parametrize("method", ["put", "patch"])
+def test_a_pool_that_gets_queues_while_its_uri_changes_keeps_its_uri(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    admin = Admin(deployment.server())
+    admin.pool("p")
+    opening = deployment.open
+
+    def slow(uri: str) -> Storage:
+        if uri == OTHER:
+            admin.put("/v2/queues/jobs", 201)
+        return opening(uri)
+
+    monkeypatch.setattr(deployment, "open", slow)
+    admin = Admin(deployment.server())
+    answer = getattr(admin, method)("/v2/pools/p", 409, {"uri": OTHER, "weight": 1})
+    assert answer.json["title"] == "Resource conflict"
+    assert admin.get("/v2/pools/p", 200).json["uri"] == "mongodb://localhost:27017/zq"
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})
+
+
 def test_pools_of_a_flavor_must_have_the_same_capabilities(admin: Admin) -> None:
     admin.pool("p", flavor="f")
     body = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}

@@ -626,6 +626,32 @@ def test_a_copy_that_differs_is_not_used(
     assert member.move("a").phase == "done"
 
 
+@pytest.mark.parametrize("phase", ["_copy", "_switch"])
+def test_a_pool_whose_store_changes_during_the_move_gets_a_new_copy(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """A server that was paused after its check has changed the pool."""
+    member.scene().post(3)
+    store = deployment.open("memory:c", None)
+    before_call(
+        monkeypatch,
+        member.mover,
+        phase,
+        lambda: [deployment.add_pool("a", "memory:c"), store.queues.create(QUEUE, b'{"other": 1}')],
+    )
+    waiting = member.move("a")
+    assert (waiting.phase, waiting.attempt, waiting.error) == ("waiting", 2, "The pool a was changed during the copy.")
+    assert len(list(member.scene().walk())) == 3
+    assert store.queues.get(QUEUE) is not None
+    store.queues.delete(QUEUE)
+    reclaim(deployment)
+    monkeypatch.setattr(member.mover, "_clock", SimpleNamespace(now=lambda: waiting.not_before + 1))
+    member.mover.run_round()
+    assert member.moves.get("a", waiting.id).phase == "done"
+    assert deployment.stores["memory:c"].queues.stats(QUEUE, member.storage.now()).free == 3
+    assert len(list(member.scene().walk())) == 3
+
+
 def test_a_failed_copy_is_repeated_later(
     deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:

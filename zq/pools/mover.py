@@ -262,7 +262,8 @@ class Mover:
             self._relocation.reserve(queue, move.target)
             if target.queues.get(queue) is not None:
                 raise MoveRefused(f"The store of the pool {move.target} already has a queue {queue.name}.")
-        return self._advance(checked, phase="copying", has_copy=True, versions=self._read_versions(move))
+        versions, target_version = self._read_versions(move), self._relocation.pool_version(move.target)
+        return self._advance(checked, phase="copying", has_copy=True, versions=versions, target_version=target_version)
 
     def _read_versions(self, move: Move) -> dict[str, str]:
         return {queue.name: self._relocation.version(queue) for queue in move.refs}
@@ -280,6 +281,7 @@ class Mover:
 
     def _copy(self, move: Move) -> Move:
         began = reported = time.monotonic()
+        self._check_target(move)
         source, target = (_parcels(self._relocation.store(pool)) for pool in (move.source, move.target))
         moment, copied, original, copy = self._clock.now(), 0, Contents(), Contents()
         for queue in move.refs:
@@ -305,8 +307,14 @@ class Mover:
             raise MoveRefused(
                 f"The copy in the pool {move.target} differs from the queue. Wait a minute, and request the move again."
             )
+        self._check_target(move)
         self.moves.record_rate(move.messages, elapsed)
         return self._advance(move, phase="switching", copied=copied)
+
+    def _check_target(self, move: Move) -> None:
+        """Raise ``MoveRefused`` if the pool has changed, because its store may be another one now."""
+        if self._relocation.pool_version(move.target) != move.target_version:
+            raise MoveRefused(f"The pool {move.target} was changed during the copy.")
 
     def _pages(self, parcels: ParcelController, queue: QueueRef) -> Iterator[Page[Parcel]]:
         with ThreadPoolExecutor(1) as pool:
@@ -316,6 +324,10 @@ class Mover:
                 yield page
 
     def _switch(self, move: Move) -> Move:
+        try:
+            self._check_target(move)
+        except MoveRefused as error:
+            return self._undo_switch(move, error)
         for queue in move.refs:
             self._lease.check()
             if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
@@ -324,6 +336,19 @@ class Mover:
                 raise Unavailable(f"The binding of the queue {queue.name} has changed.")
         self._stopping.wait(READ_GRACE)
         return self._advance(move, phase="cleaning")
+
+    def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
+        """Revert the move. If a queue is already assigned to the pool, raise ``Unavailable`` instead."""
+        bindings = [self._relocation.binding(queue) for queue in move.refs]
+        if any(binding is not None and binding.pool != move.source for binding in bindings):
+            raise Unavailable(str(error))
+        for queue in move.refs:
+            self._lease.check()
+            # The new version of the binding keeps a paused mover from assigning the queue.
+            if not self._relocation.rebind(queue, move.source, move.source, move.versions.get(queue.name, "")):
+                self._advance(move, versions=self._read_versions(move))
+                raise Unavailable(str(error))
+        return self._advance(move, phase="reverting", error=str(error))
 
     def _clean(self, move: Move) -> Move:
         with suppress(Unavailable):  # the queues are served again even if their former store is unavailable
@@ -334,17 +359,18 @@ class Mover:
 
     def _revert(self, move: Move) -> Move:
         self._relocation.unfreeze(move.id)
-        self._release(move, move.target)
+        # If the pool has another store now, this store may have a queue of this name that is not the copy.
+        self._release(move, move.target, self._relocation.pool_version(move.target)[1] == move.target_version[1])
         now = self._clock.now()
         if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
             later = replace(move, attempt=move.attempt + 1, not_before=now + RETRY_INTERVAL, has_copy=False, copied=0)
             return self._advance(later, phase="waiting")
         return self._advance(move, phase="cancelled" if move.is_cancelled else "failed", ended=now)
 
-    def _release(self, move: Move, pool: str) -> None:
+    def _release(self, move: Move, pool: str, is_same_store: bool = True) -> None:
         for queue in move.refs:
             self._lease.check()
-            self._relocation.release(queue, pool, move.has_copy)
+            self._relocation.release(queue, pool, move.has_copy and is_same_store)
 
 
 def _parcels(storage: Storage) -> ParcelController:

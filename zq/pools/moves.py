@@ -106,6 +106,7 @@ class Move(Struct, frozen=True):
         attempt: Number of the attempt to copy, from 1 on.
         not_before: Time before which the next attempt does not begin.
         versions: Versions of the bindings when the copy began, by queue.
+        target_version: Version of the pool ``target``, and a digest of its URI, when the copy began.
     """
 
     id: str
@@ -128,6 +129,7 @@ class Move(Struct, frozen=True):
     attempt: int = 1
     not_before: Seconds = 0.0
     versions: dict[str, str] = {}
+    target_version: tuple[str, str] = ("", "")
 
     @property
     def ref(self) -> DocumentRef:
@@ -154,6 +156,8 @@ class PoolRelocation(Protocol):
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None: ...
 
     def reserve(self, queue: QueueRef, pool: str) -> None: ...
+
+    def pool_version(self, pool: str) -> tuple[str, str]: ...
 
     def version(self, queue: QueueRef) -> str: ...
 

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
@@ -171,6 +172,17 @@ class Bindings:
 
     def remove_from_index(self, queue: QueueRef, pool: str) -> None:
         self._documents.delete(index_ref(pool, queue), self._catalogue.now())
+
+    def pool_version(self, pool: str) -> tuple[str, str]:
+        """Return the current version of the pool and a digest of its URI. Read all pools again afterwards.
+
+        If the pool does not exist, return "" and "".
+        """
+        document = self._documents.get(pool_ref(pool), self._catalogue.now())
+        self.pools(fresh=True)
+        if document is None:
+            return "", ""
+        return document.version, sha256(read_pool(document).uri.encode("utf-8", "surrogatepass")).hexdigest()
 
     def version(self, queue: QueueRef) -> str:
         """Return the version of the current binding, or "" if the queue is unbound."""

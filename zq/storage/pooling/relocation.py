@@ -53,6 +53,13 @@ class Relocation:
             self._bindings.remove_from_index(queue, pool)
             raise PoolNotFound(f"The pool {pool} no longer exists.")
 
+    def pool_version(self, pool: str) -> tuple[str, str]:
+        """Return the version of the pool and a digest of its URI, or "" and "" if the pool does not exist.
+
+        Later calls of ``store`` use this version or a later one.
+        """
+        return self._bindings.pool_version(pool)
+
     def version(self, queue: QueueRef) -> str:
         """Return the version of the queue's binding. Each change of the binding changes the version."""
         return self._bindings.version(queue)
