@@ -5,6 +5,7 @@ Each deployment has one catalogue; each of its servers is a ``PooledStorage`` wi
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -624,6 +625,36 @@ def test_a_copy_that_differs_is_not_used(
     assert deployment.stores["memory:a"].queues.list("acme", "", 9).items == []
     reclaim(deployment)
     assert member.move("a").phase == "done"
+
+
+def test_a_change_of_a_paused_server_during_the_copy_is_noticed(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server moves a message to the dead-letter queue after the mover has read that queue. The copy is repeated."""
+    scene = member.scene()
+    member.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead", "_max_claim_count": 3}')
+    member.storage.queues.create(DEAD, b"{}")
+    [message] = scene.post(1)
+    catalogue, pages, late = deployment.catalogue, Mover._pages, [message]
+
+    def between(mover: Mover, parcels: Any, queue: QueueRef) -> Any:
+        if queue == QUEUE and late:
+            Scene(catalogue, SimpleNamespace(now=catalogue.now), QUEUE).move([late.pop()], "dead")
+        yield from pages(mover, parcels, queue)
+
+    monkeypatch.setattr(Mover, "_pages", between)
+    waiting = member.move("a")
+    assert (waiting.phase, "changed during the copy" in waiting.error) == ("waiting", True)
+    assert len(list(scene.walk())) + len(list(member.scene("dead").walk())) == 1
+
+
+def test_a_claim_that_ends_during_the_copy_is_no_change(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = member.scene()
+    scene.post(3)
+    scene.take(2, ttl=1)
+    before_call(monkeypatch, member.mover, "_read_contents", lambda: time.sleep(1.2))
+    assert member.move("a").phase == "done"
+    assert len(scene.take(9).messages) == 3
 
 
 @pytest.mark.parametrize("phase", ["_copy", "_switch"])

@@ -4,7 +4,7 @@
 Each step is idempotent, and the next holder of the lease continues at the phase in the record of the move:
 
 1. Freeze the queues. Wait until all live processes refuse changes of the queues and have no earlier change in progress.
-2. Copy the queues, and compare the copy with the content that was read.
+2. Copy the queues. Compare the copy, and a second read of the queues, with the content that was read first.
 3. Assign the queues to the pool.
 4. Delete the queues in the former pool, and end the freeze.
 
@@ -283,7 +283,7 @@ class Mover:
         began = reported = time.monotonic()
         self._check_target(move)
         source, target = (_parcels(self._relocation.store(pool)) for pool in (move.source, move.target))
-        moment, copied, original, copy = self._clock.now(), 0, Contents(), Contents()
+        moment, copied, original = self._clock.now(), 0, Contents()
         for queue in move.refs:
             for page in self._pages(source, queue):
                 self._lease.check()
@@ -296,20 +296,28 @@ class Mover:
                     move = self._advance(move, copied=copied)
                 if move.phase != "copying" or self._stopping.is_set():
                     return move
-        for queue in move.refs:
-            for page in self._pages(target, queue):
-                self._lease.check()
-                for parcel in page.items:
-                    copy.add(move.project, parcel, moment)
+        copy = self._read_contents(move, target, moment)
         elapsed = time.monotonic() - began
-        keys = original.comparable(copy, elapsed + 1)
-        if any(original.digests[key] != copy.digests[key] for key in keys) or original.lower_counters(copy):
+        if _differ(original, copy, elapsed):
             raise MoveRefused(
                 f"The copy in the pool {move.target} differs from the queue. Wait a minute, and request the move again."
             )
+        # A server that was paused before the freeze may have changed the queues during the copy.
+        again = self._read_contents(move, source, moment)
+        if _differ(original, again, time.monotonic() - began) or again.lower_counters(original):
+            raise MoveRefused("The queue was changed during the copy. Wait a minute, and request the move again.")
         self._check_target(move)
         self.moves.record_rate(move.messages, elapsed)
         return self._advance(move, phase="switching", copied=copied)
+
+    def _read_contents(self, move: Move, parcels: ParcelController, moment: float) -> Contents:
+        contents = Contents()
+        for queue in move.refs:
+            for page in self._pages(parcels, queue):
+                self._lease.check()
+                for parcel in page.items:
+                    contents.add(move.project, parcel, moment)
+        return contents
 
     def _check_target(self, move: Move) -> None:
         """Raise ``MoveRefused`` if the pool has changed, because its store may be another one now."""
@@ -371,6 +379,12 @@ class Mover:
         for queue in move.refs:
             self._lease.check()
             self._relocation.release(queue, pool, move.has_copy and is_same_store)
+
+
+def _differ(original: Contents, other: Contents, elapsed: float) -> bool:
+    """Return whether the other contents differ, apart from items that may have expired within ``elapsed`` seconds."""
+    keys = original.comparable(other, elapsed + 1)
+    return any(original.digests[key] != other.digests[key] for key in keys) or bool(original.lower_counters(other))
 
 
 def _parcels(storage: Storage) -> ParcelController:
