@@ -42,6 +42,7 @@ allowed_networks = 127.0.0.0/8
 require_confirmation = false
 [pooling:catalog]
 enable_virtual_pool = true
+queue_moves = true
 allowed_hosts = memory:,127.0.0.1
 [signed_url]
 secret_key = kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk

@@ -20,6 +20,7 @@ pooling = true
 [pooling:catalog]
 allowed_hosts = 127.0.0.1, localhost
 enable_virtual_pool = true
+queue_moves = true
 [server]
 trust_network = true
 """

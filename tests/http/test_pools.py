@@ -20,6 +20,7 @@ from zq.model.limits import Limits
 from zq.model.pools import Binding, Freeze
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature, PoolsMoverFeature, pools_mover_feature
+from zq.serving.application import open_stores
 from zq.serving.features import create_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
@@ -114,6 +115,31 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
     for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
         api.get(path, 404, ADMIN)
         assert "/v2/pools" not in api.get("/v2/openapi.json", 200).json["paths"]
+    storage.close()
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_server_moves_queues_only_with_the_option(monkeypatch: pytest.MonkeyPatch, is_on: bool) -> None:
+    """Otherwise it has no routes and no thread for moves, and no record in the catalogue."""
+    for name in ("OS_DEFAULT__ADMIN_MODE", "OS_DEFAULT__POOLING", "OS_POOLING:CATALOG__ENABLE_VIRTUAL_POOL"):
+        monkeypatch.setenv(name, "true")
+    monkeypatch.setenv("OS_STORAGE__URI", "memory:")
+    monkeypatch.setenv("OS_POOLING:CATALOG__QUEUE_MOVES", str(is_on).lower())
+    configuration = Configuration()
+    storage = open_stores(configuration.current)
+    assert isinstance(storage, PooledStorage)
+    core = Broker(storage, ManualClock(1.0))
+    features = create_features(configuration, core, Observers(), None, storage.documents, lambda _uri: None, storage)
+    assert any(isinstance(feature, PoolsMoverFeature) for feature in features) == is_on
+    api = Api(create_app(core, admin_mode=True, trusts_network=True, features=features))
+    assert api.get("/v2/pools/p/moves", 200 if is_on else 404, ADMIN)
+    answer = api.get("/v2/pools/p/moves/m", 404, ADMIN)
+    assert (answer.headers.get("X-Zq-Error") == "MoveNotFound") == is_on
+    described = api.get("/v2/openapi.json", 200).json
+    assert ("/v2/pools/{pool}/moves" in described["paths"]) == is_on
+    assert ("Move" in described["components"]["schemas"]) == is_on
+    api.put("/v2/queues/jobs", 201)
+    assert (storage._bindings.freezes._thread is not None) == is_on
     storage.close()
 
 
@@ -308,6 +334,27 @@ def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
     assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
     admin.patch("/v2/pools/p", 409, {"uri": OTHER})
     admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
+
+
+@pytest.mark.parametrize("method", ["put", "patch"])
+def test_a_pool_that_gets_queues_while_its_uri_changes_keeps_its_uri(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    admin = Admin(deployment.server())
+    admin.pool("p")
+    opening = deployment.open
+
+    def slow(uri: str) -> Storage:
+        if uri == OTHER:
+            admin.put("/v2/queues/jobs", 201)
+        return opening(uri)
+
+    monkeypatch.setattr(deployment, "open", slow)
+    admin = Admin(deployment.server())
+    answer = getattr(admin, method)("/v2/pools/p", 409, {"uri": OTHER, "weight": 1})
+    assert answer.json["title"] == "Resource conflict"
+    assert admin.get("/v2/pools/p", 200).json["uri"] == "mongodb://localhost:27017/zq"
+    admin.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]})
 
 
 def test_pools_of_a_flavor_must_have_the_same_capabilities(admin: Admin) -> None:

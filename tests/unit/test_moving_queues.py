@@ -5,6 +5,7 @@ Each deployment has one catalogue; each of its servers is a ``PooledStorage`` wi
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,16 +23,18 @@ from zq.conformance.builders import Scene, make_key
 from zq.core.redelivery import Redelivery
 from zq.errors import ClaimNotFound, MoveNotFound, MoveRefused, PoolNotFound, QueueMoving, QueueNotFound, Unavailable
 from zq.model import QueueRef
+from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
 from zq.model.parcels import facts
-from zq.model.pools import Freeze, Pool, flavor_ref, pool_ref
+from zq.model.pools import Freeze, Pool, binding_ref, flavor_ref, pool_ref
 from zq.pools import mover as mover_module
 from zq.pools.mover import Lease, Mover, Server
-from zq.pools.moves import Move, Moves
+from zq.pools.moves import ACTIVE, Move, Moves
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage, freezes
+from zq.storage.pooling.bindings import Bindings
 
 QUEUE = QueueRef("acme", "jobs")
 DEAD = QueueRef("acme", "dead")
@@ -343,6 +346,29 @@ def test_a_paused_process_does_not_acknowledge_changes_of_the_past(
     paused.stop()
 
 
+def test_a_process_that_missed_a_whole_move_forgets_its_bindings(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suspending a machine stops the clock of the cache, but not the clock of the record."""
+    seconds = [0.0]
+    bindings = Bindings(deployment.catalogue, True, lambda: 0.0)
+    freezing = bindings.freezes
+    monkeypatch.setattr(freezing, "_monotonic", lambda: seconds[0])
+    monkeypatch.setattr(freezing, "_interval", lambda: 1000.0)
+    suspended = PooledStorage(deployment.catalogue, deployment.open, bindings=bindings)
+    suspended.follow_moves(is_shared=True)
+    scene = Scene(suspended, SimpleNamespace(now=suspended.now), QUEUE)
+    scene.post(1)
+    scene.post(1)
+    deployment.catalogue.documents.delete(freezing._ref, deployment.catalogue.now())
+    assert member.move("a").phase == "done"
+    seconds[0] += 60
+    freezing.refresh()
+    scene.post(1)
+    assert len(member.scene().take(9).messages) == 3
+    freezing.stop()
+
+
 def test_a_closed_process_has_no_record_and_answers_no_changes(deployment: Deployment, member: Member) -> None:
     """A change in progress keeps the record until it expires."""
     count = len(member.storage.relocation.find_processes())
@@ -405,6 +431,128 @@ def test_another_server_continues_after_a_crash_at_any_step(monkeypatch: pytest.
         if phase == "done":
             break
     assert crashes > 1 or phases == {"waiting", "freezing", "copying", "switching", "cleaning", "done"}
+
+
+def expire_lease(deployment: Deployment) -> None:
+    deployment.catalogue.documents.delete(mover_module.LEASE, deployment.catalogue.now())
+
+
+def before_call(monkeypatch: pytest.MonkeyPatch, target: object, name: str, pause: Callable[[], object]) -> None:
+    """Call ``pause`` before the next call of the method, as if the server was paused there."""
+    method = getattr(target, name)
+
+    def paused(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(target, name, method)
+        pause()
+        return method(*given, **named)
+
+    monkeypatch.setattr(target, name, paused)
+
+
+def test_a_freeze_that_a_paused_mover_stores_after_the_move_ends(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round of any server deletes it, so that the queue accepts changes again."""
+    other = deployment.member()
+    member.scene().post(1)
+    requested = member.request("a")
+
+    def complete() -> None:
+        expire_lease(deployment)
+        other.mover.run_round()
+
+    before_call(monkeypatch, member.storage.relocation, "freeze", complete)
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    with pytest.raises(QueueMoving):
+        member.scene().post(1)
+    other.mover.run_round()
+    member.storage.relocation._freezes.refresh()
+    member.scene().post(1)
+
+
+def test_a_paused_mover_does_not_repeat_an_assignment_to_a_former_pool(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile, another server has completed the move, and moved the queue back."""
+    other = deployment.member()
+    member.scene().post(3)
+    assert member.move("a").phase == "done"
+    requested = member.request("b")
+
+    def complete() -> None:
+        expire_lease(deployment)
+        other.mover.run_round()
+        assert other.moves.get("b", requested.id).phase == "done"
+        reclaim(deployment)
+        assert other.move("a").phase == "done"
+
+    documents = deployment.catalogue.documents
+    put = documents.put
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref == binding_ref(QUEUE):
+            monkeypatch.setattr(documents, "put", put)
+            complete()
+        return put(ref, *given, **named)
+
+    before_call(monkeypatch, member.mover, "_switch", lambda: monkeypatch.setattr(documents, "put", paused))
+    member.mover.run_round()
+    assert documents.put == put
+    binding = member.storage.relocation.binding(QUEUE)
+    assert binding is not None
+    assert binding.pool == "a"
+    assert len(list(other.scene().walk())) == 3
+
+
+def test_a_move_continues_after_the_binding_of_a_deleted_queue_was_removed(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead"}')
+    member.storage.queues.create(DEAD, b"{}")
+    documents = member.storage.catalogue.documents
+    requested = member.request("a")
+    before_call(
+        monkeypatch,
+        member.storage.relocation,
+        "rebind",
+        lambda: documents.delete(binding_ref(DEAD), member.storage.now()),
+    )
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "switching"
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    member.storage.relocation._freezes.refresh()
+    member.scene("dead").post(1)
+
+
+def test_a_move_that_is_no_longer_listed_is_found_again(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server was killed after it had stored the move, or during the copy."""
+    other = deployment.member()
+    member.scene().post(1)
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(member.moves, "activate", lambda _: raise_killed())
+        member.request("a")
+    [move] = member.moves.list_active()
+    unlisted = DocumentRef("", ACTIVE, move.ref.name)
+    deployment.catalogue.documents.delete(unlisted, deployment.catalogue.now())
+    store: Any = member.storage.relocation.store("a")
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(store.parcels, "adopt", lambda *_: raise_killed())
+        member.mover.run_round()
+    assert member.moves.get("a", move.id).phase == "copying"
+    deployment.catalogue.documents.delete(unlisted, deployment.catalogue.now())
+    expire_lease(deployment)
+    other.mover.run_round()
+    assert member.moves.get("a", move.id).phase == "done"
+    member.storage.relocation._freezes.refresh()
+    member.scene().post(1)
+
+
+def raise_killed() -> None:
+    raise Killed
 
 
 def test_a_mover_without_its_lease_changes_nothing(deployment: Deployment, member: Member) -> None:
@@ -477,6 +625,62 @@ def test_a_copy_that_differs_is_not_used(
     assert deployment.stores["memory:a"].queues.list("acme", "", 9).items == []
     reclaim(deployment)
     assert member.move("a").phase == "done"
+
+
+def test_a_change_of_a_paused_server_during_the_copy_is_noticed(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server moves a message to the dead-letter queue after the mover has read that queue. The copy is repeated."""
+    scene = member.scene()
+    member.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead", "_max_claim_count": 3}')
+    member.storage.queues.create(DEAD, b"{}")
+    [message] = scene.post(1)
+    catalogue, pages, late = deployment.catalogue, Mover._pages, [message]
+
+    def between(mover: Mover, parcels: Any, queue: QueueRef) -> Any:
+        if queue == QUEUE and late:
+            Scene(catalogue, SimpleNamespace(now=catalogue.now), QUEUE).move([late.pop()], "dead")
+        yield from pages(mover, parcels, queue)
+
+    monkeypatch.setattr(Mover, "_pages", between)
+    waiting = member.move("a")
+    assert (waiting.phase, "changed during the copy" in waiting.error) == ("waiting", True)
+    assert len(list(scene.walk())) + len(list(member.scene("dead").walk())) == 1
+
+
+def test_a_claim_that_ends_during_the_copy_is_no_change(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = member.scene()
+    scene.post(3)
+    scene.take(2, ttl=1)
+    before_call(monkeypatch, member.mover, "_read_contents", lambda: time.sleep(1.2))
+    assert member.move("a").phase == "done"
+    assert len(scene.take(9).messages) == 3
+
+
+@pytest.mark.parametrize("phase", ["_copy", "_switch"])
+def test_a_pool_whose_store_changes_during_the_move_gets_a_new_copy(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """A server that was paused after its check has changed the pool."""
+    member.scene().post(3)
+    store = deployment.open("memory:c", None)
+    before_call(
+        monkeypatch,
+        member.mover,
+        phase,
+        lambda: [deployment.add_pool("a", "memory:c"), store.queues.create(QUEUE, b'{"other": 1}')],
+    )
+    waiting = member.move("a")
+    assert (waiting.phase, waiting.attempt, waiting.error) == ("waiting", 2, "The pool a was changed during the copy.")
+    assert len(list(member.scene().walk())) == 3
+    assert store.queues.get(QUEUE) is not None
+    store.queues.delete(QUEUE)
+    reclaim(deployment)
+    monkeypatch.setattr(member.mover, "_clock", SimpleNamespace(now=lambda: waiting.not_before + 1))
+    member.mover.run_round()
+    assert member.moves.get("a", waiting.id).phase == "done"
+    assert deployment.stores["memory:c"].queues.stats(QUEUE, member.storage.now()).free == 3
+    assert len(list(member.scene().walk())) == 3
 
 
 def test_a_failed_copy_is_repeated_later(

@@ -63,10 +63,11 @@ class UnboundQueue(Struct, frozen=True):
 
 
 class Freeze(Struct, frozen=True):
-    """Queues of a project whose changes all servers refuse, because the queues move to another pool."""
+    """Queues of a project whose changes all servers refuse, because the queues move to the pool ``target``."""
 
     project: str
     queues: list[str]
+    target: str = ""
 
 
 class PoolProcess(Struct, frozen=True):

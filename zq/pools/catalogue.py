@@ -168,6 +168,8 @@ class Pools:
             self._check(name, pool, None if stored is None else read_pool(stored))
             expected = "" if stored is None else stored.version
             if self._put(pool_ref(name), pool, expected):
+                if stored is not None:
+                    self._restore_moved(stored, pool)
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
@@ -184,6 +186,7 @@ class Pools:
             pool = structs.replace(before, **changes)
             self._check(name, pool, before)
             if self._put(stored.ref, pool, stored.version):
+                self._restore_moved(stored, pool)
                 return pool
 
     def delete(self, name: str) -> None:
@@ -296,6 +299,20 @@ class Pools:
             raise PoolConflict(
                 f"The uri of the pool {name} must not refer to another store, because the pool has queues."
             )
+
+    def _restore_moved(self, former: Document, pool: Pool) -> None:
+        """If the stored pool has another store than before, and got queues since the check, restore the former pool.
+
+        Raises ``PoolConflict`` in this case.
+        """
+        name = former.ref.name
+        if _parse_address(_split_uri(read_pool(former).uri)) == _parse_address(_split_uri(pool.uri)):
+            return
+        if self._has_queues(name):
+            stored = self._find(name)
+            if stored is not None and read_pool(stored).uri == pool.uri:
+                self._documents.put(former.ref, former.value, self._clock.now(), expected=stored.version)
+            self._reject_move(name)
 
     def _reject_queues(self, name: str) -> None:
         if self._has_queues(name):

@@ -28,9 +28,12 @@ from zq.storage.api import Storage
 
 
 class PoolsFeature(Feature):
-    """The routes ``/v2/pools…`` and ``/v2/flavors…``."""
+    """The routes ``/v2/pools…`` and ``/v2/flavors…``. Without ``moves``, there are no routes for moves of queues."""
 
-    tags = {"pools": "Pools and flavors. Servers without admin_mode and pooling respond with 404."}
+    tags = {
+        "pools": "Pools and flavors. Servers without admin_mode and pooling respond with 404, "
+        "and so do the paths of moves without [pooling:catalog] queue_moves."
+    }
     path_parameters = openapi.PATH_PARAMETERS
 
     def __init__(self, pools: Pools, moves: Moves | None = None) -> None:
@@ -38,10 +41,11 @@ class PoolsFeature(Feature):
         self._moves = moves
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
-        return {"pools": openapi.pools(limits) | openapi.moves(limits) | openapi.flavors(limits)}
+        moves = {} if self._moves is None else openapi.moves(limits)
+        return {"pools": openapi.pools(limits) | moves | openapi.flavors(limits)}
 
     def schemas(self, limits: Limits) -> Mapping[str, Json]:
-        return openapi.schemas()
+        return openapi.schemas(has_moves=self._moves is not None)
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         app.add_route(POOLS, PoolCollection(self._pools))
@@ -54,7 +58,7 @@ class PoolsFeature(Feature):
 
 
 class PoolsMoverFeature(Feature):
-    """The thread that moves queues between pools. Each server with pooling has it, even without the routes."""
+    """The thread that moves queues between pools. Each server with ``queue_moves`` has it, even without the routes."""
 
     def __init__(self, mover: Mover) -> None:
         self._mover = mover

@@ -4,7 +4,7 @@
 Each step is idempotent, and the next holder of the lease continues at the phase in the record of the move:
 
 1. Freeze the queues. Wait until all live processes refuse changes of the queues and have no earlier change in progress.
-2. Copy the queues, and compare the copy with the content that was read.
+2. Copy the queues. Compare the copy, and a second read of the queues, with the content that was read first.
 3. Assign the queues to the pool.
 4. Delete the queues in the former pool, and end the freeze.
 
@@ -151,7 +151,10 @@ class Mover:
 
     def run_round(self) -> None:
         """Run all moves, unless another server does."""
-        moves = [] if self._is_read_only() else self.moves.list_active()
+        if self._is_read_only():
+            return
+        self.moves.reconcile()
+        moves = self.moves.list_active()
         if not moves or not self._lease.acquire():
             return
         self._is_busy = True
@@ -227,6 +230,8 @@ class Mover:
             new = replace(move, is_cancelled=current.is_cancelled, **changes)
             if new.is_cancelled and move.phase in CANCELLABLE:
                 new = replace(new, phase="reverting")
+            if new.phase not in ENDED:
+                self.moves.activate(new)
             if self.moves.write(new, stored.version):
                 return new
 
@@ -236,7 +241,7 @@ class Mover:
         return self._advance(checked, phase="freezing", began=self._clock.now(), error="")
 
     def _freeze(self, move: Move) -> Move:
-        self._relocation.freeze(move.id, Freeze(move.project, move.queues))
+        self._relocation.freeze(move.id, Freeze(move.project, move.queues, move.target))
         began = reported = time.monotonic()
         while late := self._find_late(move.id):
             if time.monotonic() - began > FREEZE_TIMEOUT:
@@ -257,7 +262,11 @@ class Mover:
             self._relocation.reserve(queue, move.target)
             if target.queues.get(queue) is not None:
                 raise MoveRefused(f"The store of the pool {move.target} already has a queue {queue.name}.")
-        return self._advance(checked, phase="copying", has_copy=True)
+        versions, target_version = self._read_versions(move), self._relocation.pool_version(move.target)
+        return self._advance(checked, phase="copying", has_copy=True, versions=versions, target_version=target_version)
+
+    def _read_versions(self, move: Move) -> dict[str, str]:
+        return {queue.name: self._relocation.version(queue) for queue in move.refs}
 
     def _find_late(self, move: str) -> list[str]:
         """Return the processes that have not acknowledged the freeze."""
@@ -272,8 +281,9 @@ class Mover:
 
     def _copy(self, move: Move) -> Move:
         began = reported = time.monotonic()
+        self._check_target(move)
         source, target = (_parcels(self._relocation.store(pool)) for pool in (move.source, move.target))
-        moment, copied, original, copy = self._clock.now(), 0, Contents(), Contents()
+        moment, copied, original = self._clock.now(), 0, Contents()
         for queue in move.refs:
             for page in self._pages(source, queue):
                 self._lease.check()
@@ -286,19 +296,33 @@ class Mover:
                     move = self._advance(move, copied=copied)
                 if move.phase != "copying" or self._stopping.is_set():
                     return move
-        for queue in move.refs:
-            for page in self._pages(target, queue):
-                self._lease.check()
-                for parcel in page.items:
-                    copy.add(move.project, parcel, moment)
+        copy = self._read_contents(move, target, moment)
         elapsed = time.monotonic() - began
-        keys = original.comparable(copy, elapsed + 1)
-        if any(original.digests[key] != copy.digests[key] for key in keys) or original.lower_counters(copy):
+        if _differ(original, copy, elapsed):
             raise MoveRefused(
                 f"The copy in the pool {move.target} differs from the queue. Wait a minute, and request the move again."
             )
+        # A server that was paused before the freeze may have changed the queues during the copy.
+        again = self._read_contents(move, source, moment)
+        if _differ(original, again, time.monotonic() - began) or again.lower_counters(original):
+            raise MoveRefused("The queue was changed during the copy. Wait a minute, and request the move again.")
+        self._check_target(move)
         self.moves.record_rate(move.messages, elapsed)
         return self._advance(move, phase="switching", copied=copied)
+
+    def _read_contents(self, move: Move, parcels: ParcelController, moment: float) -> Contents:
+        contents = Contents()
+        for queue in move.refs:
+            for page in self._pages(parcels, queue):
+                self._lease.check()
+                for parcel in page.items:
+                    contents.add(move.project, parcel, moment)
+        return contents
+
+    def _check_target(self, move: Move) -> None:
+        """Raise ``MoveRefused`` if the pool has changed, because its store may be another one now."""
+        if self._relocation.pool_version(move.target) != move.target_version:
+            raise MoveRefused(f"The pool {move.target} was changed during the copy.")
 
     def _pages(self, parcels: ParcelController, queue: QueueRef) -> Iterator[Page[Parcel]]:
         with ThreadPoolExecutor(1) as pool:
@@ -308,11 +332,31 @@ class Mover:
                 yield page
 
     def _switch(self, move: Move) -> Move:
+        try:
+            self._check_target(move)
+        except MoveRefused as error:
+            return self._undo_switch(move, error)
         for queue in move.refs:
             self._lease.check()
-            self._relocation.rebind(queue, move.source, move.target)
+            if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
+                # Only the removal of a deleted queue's binding changes a frozen binding, unless the move has ended.
+                self._advance(move, versions=self._read_versions(move))
+                raise Unavailable(f"The binding of the queue {queue.name} has changed.")
         self._stopping.wait(READ_GRACE)
         return self._advance(move, phase="cleaning")
+
+    def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
+        """Revert the move. If a queue is already assigned to the pool, raise ``Unavailable`` instead."""
+        bindings = [self._relocation.binding(queue) for queue in move.refs]
+        if any(binding is not None and binding.pool != move.source for binding in bindings):
+            raise Unavailable(str(error))
+        for queue in move.refs:
+            self._lease.check()
+            # The new version of the binding keeps a paused mover from assigning the queue.
+            if not self._relocation.rebind(queue, move.source, move.source, move.versions.get(queue.name, "")):
+                self._advance(move, versions=self._read_versions(move))
+                raise Unavailable(str(error))
+        return self._advance(move, phase="reverting", error=str(error))
 
     def _clean(self, move: Move) -> Move:
         with suppress(Unavailable):  # the queues are served again even if their former store is unavailable
@@ -323,17 +367,24 @@ class Mover:
 
     def _revert(self, move: Move) -> Move:
         self._relocation.unfreeze(move.id)
-        self._release(move, move.target)
+        # If the pool has another store now, this store may have a queue of this name that is not the copy.
+        self._release(move, move.target, self._relocation.pool_version(move.target)[1] == move.target_version[1])
         now = self._clock.now()
         if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
             later = replace(move, attempt=move.attempt + 1, not_before=now + RETRY_INTERVAL, has_copy=False, copied=0)
             return self._advance(later, phase="waiting")
         return self._advance(move, phase="cancelled" if move.is_cancelled else "failed", ended=now)
 
-    def _release(self, move: Move, pool: str) -> None:
+    def _release(self, move: Move, pool: str, is_same_store: bool = True) -> None:
         for queue in move.refs:
             self._lease.check()
-            self._relocation.release(queue, pool, move.has_copy)
+            self._relocation.release(queue, pool, move.has_copy and is_same_store)
+
+
+def _differ(original: Contents, other: Contents, elapsed: float) -> bool:
+    """Return whether the other contents differ, apart from items that may have expired within ``elapsed`` seconds."""
+    keys = original.comparable(other, elapsed + 1)
+    return any(original.digests[key] != other.digests[key] for key in keys) or bool(original.lower_counters(other))
 
 
 def _parcels(storage: Storage) -> ParcelController:

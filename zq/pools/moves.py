@@ -39,6 +39,7 @@ from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model.pools import (
     BINDING,
     DEFAULT_POOL,
+    FREEZE,
     MAX_TEXT,
     PAGE_SIZE,
     Binding,
@@ -48,6 +49,7 @@ from zq.model.pools import (
     index_prefix,
     pool_ref,
     read_binding,
+    read_freeze,
 )
 from zq.model.quotas import Work
 from zq.pools.catalogue import check_name, decode_body
@@ -59,6 +61,8 @@ MOVE: Final = "pool-move"
 # Kind of the documents that list the moves that have not ended. A document without a move expires after these seconds.
 ACTIVE: Final = "pool-move-active"
 ACTIVE_TTL: Final = 60.0
+# Seconds between two searches for moves that no document lists.
+SEARCH_INTERVAL: Final = 60.0
 # The document with the rate of the latest move, in messages per second.
 RATE: Final = DocumentRef("", "pool-move-rate", "")
 # Seconds for which the record of a move that has ended is kept.
@@ -101,6 +105,8 @@ class Move(Struct, frozen=True):
         error: The reason why the move, or the last attempt to copy, has failed.
         attempt: Number of the attempt to copy, from 1 on.
         not_before: Time before which the next attempt does not begin.
+        versions: Versions of the bindings when the copy began, by queue.
+        target_version: Version of the pool ``target``, and a digest of its URI, when the copy began.
     """
 
     id: str
@@ -122,6 +128,8 @@ class Move(Struct, frozen=True):
     error: str = ""
     attempt: int = 1
     not_before: Seconds = 0.0
+    versions: dict[str, str] = {}
+    target_version: tuple[str, str] = ("", "")
 
     @property
     def ref(self) -> DocumentRef:
@@ -149,7 +157,11 @@ class PoolRelocation(Protocol):
 
     def reserve(self, queue: QueueRef, pool: str) -> None: ...
 
-    def rebind(self, queue: QueueRef, source: str, target: str) -> None: ...
+    def pool_version(self, pool: str) -> tuple[str, str]: ...
+
+    def version(self, queue: QueueRef) -> str: ...
+
+    def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool: ...
 
     def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None: ...
 
@@ -198,6 +210,7 @@ class Moves:
         self._clock = clock
         self._limits = limits
         self._wake = wake
+        self._next_search = 0.0
 
     def start(self, pool: str, project: str, raw: bytes) -> Move:
         """Request the move of a queue to the pool, from a JSON body, and return the move.
@@ -220,10 +233,9 @@ class Moves:
         for other in self.list_active():
             if other.project == project and set(other.queues) & set(move.queues):
                 raise MoveRefused(f"The queue {queue} is in the move {other.id} to the pool {other.target}.")
-        active = DocumentRef("", ACTIVE, move.ref.name)
-        self._documents.put(active, b"", now, expires=now + ACTIVE_TTL)
+        self._documents.put(_active_ref(move), b"", now, expires=now + ACTIVE_TTL)
         self.write(move, "")
-        self._documents.put(active, b"", now)
+        self.activate(move)
         self._wake()
         return move
 
@@ -303,6 +315,33 @@ class Moves:
             elif stored is not None:
                 self._documents.delete(entry.ref, now, expected=entry.version)
         return sorted(found, key=lambda move: move.id)
+
+    def activate(self, move: Move) -> None:
+        """List the move among those that have not ended. Idempotent."""
+        self._documents.put(_active_ref(move), b"", self._clock.now(), is_vital=True)
+
+    def reconcile(self) -> None:
+        """Complete the unfinished steps of servers that were killed or paused.
+
+        Delete the freezes of moves that have ended or do not exist. List all other moves that have a freeze among those
+        that have not ended and, every ``SEARCH_INTERVAL`` seconds, also the moves without a freeze.
+        """
+        now = self._clock.now()
+        for document in each(self._documents, FREEZE, now):
+            target = read_freeze(document).target
+            stored = self._documents.get(DocumentRef("", MOVE, index_prefix(target) + document.ref.name), now)
+            if target and (stored is None or read_move(stored).phase in ENDED):
+                self._relocation.unfreeze(document.ref.name)
+            elif stored is not None:
+                self._restore_active(read_move(stored))
+        if now >= self._next_search:
+            self._next_search = now + SEARCH_INTERVAL
+            for document in each(self._documents, MOVE, now):
+                self._restore_active(read_move(document))
+
+    def _restore_active(self, move: Move) -> None:
+        if move.phase not in ENDED and self._documents.get(_active_ref(move), self._clock.now()) is None:
+            self.activate(move)
 
     def write(self, move: Move, version: str) -> bool:
         """Store the move. Return False if the stored version is not ``version``; "" = there must be no move."""
@@ -395,6 +434,10 @@ class Moves:
                 "The project has open stages or commits, which only the default pool supports. Wait until they are "
                 "committed or dropped."
             )
+
+
+def _active_ref(move: Move) -> DocumentRef:
+    return DocumentRef("", ACTIVE, move.ref.name)
 
 
 def _connected(name: str, pairs: Iterable[tuple[str, str]]) -> set[str]:

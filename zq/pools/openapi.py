@@ -113,24 +113,27 @@ def flavors(limits: Limits) -> Json:
     }
 
 
-def schemas() -> Json:
-    """Return the JSON schemas of pools, flavors and the health report by name."""
-    return answer_schemas(Pool=ShownPool, Flavor=ShownFlavor, Move=ShownMove) | {
-        "HealthReport": {
-            "type": "object",
-            "properties": {"catalog_reachable": {"type": "boolean"}},
-            "required": ["catalog_reachable"],
-            "additionalProperties": reference("schemas", "StoreReport"),
-        },
-        "PoolPage": page_schema("pools", "Pool"),
-        "NewPool": NEW_POOL,
-        "PoolChange": POOL_CHANGE | {"minProperties": 1},
-        "MovePage": page_schema("moves", "Move"),
-        "NewMove": NEW_MOVE,
-        "FlavorPage": page_schema("flavors", "Flavor"),
-        "NewFlavor": NEW_FLAVOR,
-        "FlavorChange": FLAVOR_CHANGE,
-    }
+def schemas(has_moves: bool) -> Json:
+    """Return the JSON schemas of pools, flavors, the health report and, if ``has_moves`` is true, moves by name."""
+    moves = {"MovePage": page_schema("moves", "Move"), "NewMove": NEW_MOVE} | answer_schemas(Move=ShownMove)
+    return (
+        answer_schemas(Pool=ShownPool, Flavor=ShownFlavor)
+        | (moves if has_moves else {})
+        | {
+            "HealthReport": {
+                "type": "object",
+                "properties": {"catalog_reachable": {"type": "boolean"}},
+                "required": ["catalog_reachable"],
+                "additionalProperties": reference("schemas", "StoreReport"),
+            },
+            "PoolPage": page_schema("pools", "Pool"),
+            "NewPool": NEW_POOL,
+            "PoolChange": POOL_CHANGE | {"minProperties": 1},
+            "FlavorPage": page_schema("flavors", "Flavor"),
+            "NewFlavor": NEW_FLAVOR,
+            "FlavorChange": FLAVOR_CHANGE,
+        }
+    )
 
 
 def _paging(max_page: int, things: str, *more: Json) -> list[Any]:

@@ -242,6 +242,8 @@ def open_stores(chosen: Settings, initial: Initial | None = None) -> Storage:
     if chosen.pooling is None:
         return catalogue
     storage = PooledStorage(catalogue, partial(_open_pool, chosen, catalogue), chosen.pooling.virtual)
+    if not chosen.pooling.moves:
+        return storage
     try:
         wait_for_store(chosen.storage.wait, lambda: storage.follow_moves(chosen.shared_store))
     except BaseException:

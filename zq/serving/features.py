@@ -122,7 +122,7 @@ def create_features(
         tracing_feature(chosen.of(TRACING), observers),
     ]
     pools_moves: PoolsMoves | None = None
-    if pooled is not None:
+    if pooled is not None and chosen.pooling is not None and chosen.pooling.moves:
         now, catalogue = pooled.now, pooled.catalogue
         pools_mover = pools_mover_feature(
             pooled.relocation, catalogue, core, lambda: read_processes(catalogue.documents, now())

@@ -77,9 +77,13 @@ THREADS_FOR_WORK: Final = 8
 
 
 class PoolSettings(Struct, frozen=True):
-    """Settings of a server with pools. ``hosts`` are in lower case; ``options`` maps each scheme to driver options."""
+    """Settings of a server with pools. ``hosts`` are in lower case; ``options`` maps each scheme to driver options.
+
+    If ``moves`` is false, the server neither moves queues between pools nor takes part in moves.
+    """
 
     virtual: bool
+    moves: bool
     hosts: tuple[str, ...]
     options: dict[str, dict[str, Any]]
 
@@ -405,7 +409,7 @@ def read_pool_settings(
         )
     schemes = (*NETWORKED, *(name[:-1] for name in EMBEDDED))
     options = {each: driver_options(each) for each in schemes}
-    return PoolSettings(catalog.enable_virtual_pool, hosts, options)
+    return PoolSettings(catalog.enable_virtual_pool, catalog.queue_moves, hosts, options)
 
 
 def choose_http_server(chosen: str, certificates: str) -> str:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import msgspec
@@ -172,17 +173,39 @@ class Bindings:
     def remove_from_index(self, queue: QueueRef, pool: str) -> None:
         self._documents.delete(index_ref(pool, queue), self._catalogue.now())
 
-    def rebind(self, queue: QueueRef, source: str, target: str) -> None:
-        """Change the binding of a frozen queue from one pool to the other. Bind an unbound queue."""
-        while True:
-            document = self._read(queue)
-            binding = None if document is None else read_binding(document)
-            if binding is not None and (binding.pool != source or source == target):
-                return
-            value = msgspec.json.encode(Binding(target, None if binding is None else binding.deleted))
-            version = "" if document is None else document.version
-            if self._documents.put(binding_ref(queue), value, self._catalogue.now(), version, is_vital=True):
-                return
+    def pool_version(self, pool: str) -> tuple[str, str]:
+        """Return the current version of the pool and a digest of its URI. Read all pools again afterwards.
+
+        If the pool does not exist, return "" and "".
+        """
+        document = self._documents.get(pool_ref(pool), self._catalogue.now())
+        self.pools(fresh=True)
+        if document is None:
+            return "", ""
+        return document.version, sha256(read_pool(document).uri.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def version(self, queue: QueueRef) -> str:
+        """Return the version of the current binding, or "" if the queue is unbound."""
+        document = self._read(queue)
+        return "" if document is None else document.version
+
+    def bind_unbound(self, queue: QueueRef, pool: str) -> None:
+        """Bind the queue to the pool if it is unbound."""
+        value = msgspec.json.encode(Binding(pool))
+        self._documents.put(binding_ref(queue), value, self._catalogue.now(), "", is_vital=True)
+
+    def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool:
+        """Change the binding of a frozen queue from one pool to the other.
+
+        Return False if the queue is bound to the pool ``source`` or unbound, and the version of its binding is not
+        ``version``. If the queue is bound to another pool, change nothing and return True.
+        """
+        document = self._read(queue)
+        binding = None if document is None else read_binding(document)
+        if binding is not None and binding.pool != source:
+            return True
+        value = msgspec.json.encode(Binding(target, None if binding is None else binding.deleted))
+        return self._documents.put(binding_ref(queue), value, self._catalogue.now(), version, is_vital=True)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
         """Remove the binding of each queue that was deleted at least ``BINDING_RETENTION`` seconds ago.

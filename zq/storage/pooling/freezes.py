@@ -69,6 +69,7 @@ class Freezes:
         self._monotonic = monotonic
         self._ref = DocumentRef("", PROCESS, uuid4().hex)
         self._is_shared = False
+        self._is_started = False
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._generation = _Generation()
@@ -133,6 +134,9 @@ class Freezes:
         Raises ``QueueMoving`` if one of the queues is frozen. Raises ``Unavailable`` if the record of the process is
         too old, or was too old during the change.
         """
+        if not self._is_started:
+            yield
+            return
         with self._lock:
             generation, lapses = self._generation, self._lapses
             generation.unfinished += 1
@@ -151,6 +155,7 @@ class Freezes:
         The record is renewed first: after it had expired, the process answers changes only when it knows all freezes
         of movers that do not know the process.
         """
+        self._is_started = True
         with self._refreshing:
             began, published = self._monotonic(), self._published
             is_due = published is not None and began - published >= PUBLISH_INTERVAL
@@ -161,6 +166,7 @@ class Freezes:
             if published is not None and is_due and not self._stopping.is_set():
                 if self._monotonic() - published > MAX_AGE:
                     self._lapses += 1
+                    self._forget()  # a whole move may have passed unnoticed while the cache's clock stood still
                 self._published = began
             acknowledged = frozenset(
                 id for id, earlier in self._earlier.items() if not any(one.unfinished for one in earlier)

@@ -47,19 +47,30 @@ class Relocation:
 
         Bind an unbound queue to the default pool. Raises ``PoolNotFound`` if the pool was deleted.
         """
-        if self._bindings.read(queue) is None:
-            self._bindings.rebind(queue, DEFAULT_POOL, DEFAULT_POOL)
+        self._bindings.bind_unbound(queue, DEFAULT_POOL)
         self._bindings.add_to_index(queue, pool)
         if pool != DEFAULT_POOL and pool not in self._bindings.pools(fresh=True):
             self._bindings.remove_from_index(queue, pool)
             raise PoolNotFound(f"The pool {pool} no longer exists.")
 
-    def rebind(self, queue: QueueRef, source: str, target: str) -> None:
+    def pool_version(self, pool: str) -> tuple[str, str]:
+        """Return the version of the pool and a digest of its URI, or "" and "" if the pool does not exist.
+
+        Later calls of ``store`` use this version or a later one.
+        """
+        return self._bindings.pool_version(pool)
+
+    def version(self, queue: QueueRef) -> str:
+        """Return the version of the queue's binding. Each change of the binding changes the version."""
+        return self._bindings.version(queue)
+
+    def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool:
         """Assign the queue to the pool ``target`` if it is assigned to the pool ``source``.
 
-        The queue must be frozen, and ``target`` must be reserved for it.
+        The queue must be frozen, and ``target`` must be reserved for it. Return False if the version of the binding is
+        not ``version``; a server that was paused here then does not repeat an earlier move.
         """
-        self._bindings.rebind(queue, source, target)
+        return self._bindings.rebind(queue, source, target, version)
 
     def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None:
         """Delete the copy of the queue in a pool that it is not assigned to, and then the index entry of this pool.
