@@ -46,7 +46,7 @@ SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
 SIGNATURES = "The documentation [site](index.md) lists all signatures here."
-KEYWORDS = ("Publishing", "Posting", "Consuming")
+KEYWORDS = ("PublishArguments", "PostArguments", "ConsumeArguments")
 """The classes in ``zq.client.handles`` that describe the ``**options`` of signatures."""
 ADDED = {
     "cli": with_commands,

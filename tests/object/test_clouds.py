@@ -198,7 +198,7 @@ def test_a_store_that_does_not_answer_is_unavailable(store: str) -> None:
 )
 def test_a_uri_needs_bucket_and_prefix(uri: str) -> None:
     """A URI has a bucket or container, and a prefix in it."""
-    with pytest.raises(StartRefused, match=rf"store is {uri.partition('://')[0]}://(bucket|container)/prefix"):
+    with pytest.raises(StartRefused, match=rf"store must be {uri.partition('://')[0]}://(bucket|container)/prefix"):
         objects_of(uri)
 
 
