@@ -105,8 +105,14 @@ def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
         wait_for(lambda: len(zq("list", "jobs")) == 0, 60, "all are claimed")
         (tmp_path / "go").touch()
         _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (0, "zq: 2 done, 3 released, 3 of them not started.\n")
-    assert [message["body"] for message in zq("list", "jobs")] == [2, 3, 4]
+    left = [message["body"] for message in zq("list", "jobs")]
+    done = 5 - len(left)  # more than two if the signal arrives late
+    assert done in (2, 3, 4)
+    assert (process.returncode, stderr) == (
+        0,
+        f"zq: {done} done, {5 - done} released, {5 - done} of them not started.\n",
+    )
+    assert left == list(range(done, 5))
 
 
 def test_sigterm_ends_whole_claims_too(zq: Zq, tmp_path: Path) -> None:
