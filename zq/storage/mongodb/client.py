@@ -345,13 +345,6 @@ class StoreClient:
         )
         return found
 
-    def wait_until_durable(self, shard: str) -> None:
-        """Wait until all earlier writes on the shard with this shard key satisfy the store's write concern.
-
-        No failover can then undo these writes. The method sends a write that changes nothing.
-        """
-        self.update([{"q": {"_id": "", "s": shard}, "u": {"$unset": {"e": ""}}}])
-
     def send_once(self, command: BsonDocument) -> BsonDocument:
         """Send a write without retries and without waiting for the store's write concern, and return the reply.
 
@@ -459,12 +452,15 @@ class StoreClient:
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        Search for a document that matches ``stored``, after all earlier writes are durable. If there is one, the
-        transaction was committed. Raises ``Unavailable`` if the outcome is unknown.
+        1. Send a write that changes nothing, with the store's write concern. After the reply, no failover can undo this
+           write or any earlier one.
+        2. Search for a document that matches ``stored``. If there is one, the transaction was committed.
+
+        Raises ``Unavailable`` if the outcome is unknown.
         """
         try:
             if stored:
-                self.wait_until_durable(stored["s"])
+                self.update([{"q": {"_id": "", "s": stored["s"]}, "u": {"$unset": {"e": ""}}}])
                 if self.find(stored, fields={"_id": 1}):
                     return True
         except PyMongoError as failure:

@@ -2,7 +2,8 @@
 """Deletions of messages by id.
 
 - Concurrent requests share a command if each of them deletes a single message, or deletes messages regardless of
-  claims. If the reply shows that some messages were not deleted, each caller checks its own messages.
+  claims. If the reply shows that some messages were not deleted, each caller repeats its request in a transaction. Its
+  commit also ensures that no failover restores a message that another request has just deleted.
 - A deletion uses a transaction if the queue keeps a history, if the queue is grouped, or if the request deletes several
   claimed messages. Concurrent requests share a transaction, because separate transactions on one queue would conflict
   on the queue's history counter.
@@ -51,32 +52,13 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages; see ``MessageController.delete``."""
         claims = deletion.claims
-        living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
             self._finish_groups.submit(deletion)
-        elif claims is None:
-            if self._delete(living, len(deletion.doc_ids)):
-                return
-            if self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
-                self._finish_groups.submit(deletion)
-            else:
-                self._client.wait_until_durable(deletion.key.shard)
-        else:
-            self._delete_one(deletion, living, claims)
-
-    def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message, in a command that concurrent callers share."""
-        while not self._delete({**living, **_holder(claims, deletion.now)}, 1):
-            found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
-            if not found:
-                self._client.wait_until_durable(deletion.key.shard)  # another request may have just deleted the message
-                return
-            if "h1" in found[0]:
-                self._finish_groups.submit(deletion)
-                return
-            refusal = refusal_of(found[0].get("c", {}), claims, deletion.now)
-            if refusal:
-                raise refusal
+            return
+        living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
+        conditions = living if claims is None else {**living, **_holder(claims, deletion.now)}
+        if not self._delete(conditions, len(deletion.doc_ids)):
+            self._finish_groups.submit(deletion)
 
     def _delete(self, conditions: BsonDocument, count: int) -> bool:
         statement = {"q": {**conditions, **UNGROUPED_FILTER}, "limit": 0, "hint": "_id_"}

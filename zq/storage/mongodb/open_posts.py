@@ -131,7 +131,8 @@ class OpenPosts:
                 if waiting:
                     full_size = len(found)
                     found, counter = search(PageLimits(last, self._settle(key, waiting), {}))
-                    if len(found) < full_size:  # consumers have removed messages; later messages must fill the page
+                    # If consumers have removed messages, later messages must fill the page.
+                    if len(found) < full_size and last < limits.last:
                         committed = self._settle(key, limits.ranges)
                         found, counter = search(PageLimits(limits.last, committed, {}))
             if found:
