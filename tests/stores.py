@@ -335,8 +335,11 @@ def sharded(uri: str) -> Storage:
     """Open a replica set as the MongoDB driver opens a sharded cluster: each filter names the shard."""
     address = startup.parse(uri, timeout=5.0, database="zq", write_concern="majority", journal=True)
     client, _ = startup.connect(address)
+    is_new = startup.check_layout(client, address.database)
     startup.ensure_indexes(client, address.database)
     startup.ensure_feed(client, address.database)
+    if is_new:
+        startup.store_layout(client, address.database)
     return MongoStorage(StoreClient(client, address.database, address.timeout, address.durable, sharded=True))
 
 

@@ -688,11 +688,11 @@ def test_readers_beside_three_servers_miss_nothing_and_discard_nothing(servers: 
     stored = ids_of(servers[0].walk())
     assert sorted(stored) == sorted(message for its in told for message in its)
     assert all(its == stored for its in seen)
-    for scene in servers:
-        found = outcomes(scene)
-        assert found["failed"] == 0
-        assert found["outdated"] == 0
-        assert found["conflict"] <= 0.1 * found["committed"]
+    found = [outcomes(scene) for scene in servers]
+    assert [one["failed"] for one in found] == [0, 0, 0]
+    assert [one["outdated"] for one in found] == [0, 0, 0]
+    # A listing that waits for a slow post can abort it once.
+    assert sum(one["conflict"] for one in found) <= 0.1 * sum(one["committed"] for one in found)
 
 
 def test_servers_that_have_noticed_each_other_post_without_conflicts(servers: list[Scene]):
