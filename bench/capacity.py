@@ -60,8 +60,8 @@ ROWS: Final = tuple(row for row in table.ROWS if row.name in ("post 1", "post 10
 # Requests per second that a server process does not reach.
 MAX_RATE: Final = 4500
 CASE: Final = table.FIRST
-# Part of the full load at which latencies are measured.
-SHARE: Final = 0.5
+# Parts of the full load at which latencies are measured.
+SHARES: Final = (0.5, 0.8)
 QUEUES: Final = 1000
 WAITERS: Final = 500
 LISTED: Final = "/v2/queues/deep/messages?limit=10"
@@ -195,15 +195,18 @@ def rates(store: str, plan: Plan) -> Iterator[tuple[str, ...]]:
     with sides(store, "granian", ["zq"], 1) as (side,):
         for row in ROWS:
             full = load(side, row, plan)
-            paced = table.load_at(side, row, CASE, plan.seconds, full.per_second * SHARE, plan.rounds)
-            assert not paced.failed, f"{row.name} failed."
-            print(f"{NAMES[store]}, {row.name}: p99 at {paced.per_second / full.per_second:.0%}", file=sys.stderr)
+            latencies = []
+            for share in SHARES:
+                paced = table.load_at(side, row, CASE, plan.seconds, full.per_second * share, plan.rounds)
+                assert not paced.failed, f"{row.name} failed."
+                print(f"{NAMES[store]}, {row.name}: p99 at {paced.per_second / full.per_second:.0%}", file=sys.stderr)
+                latencies.append(f"{paced.p99:.0f}")
             yield (
                 f"{NAMES[store]}: {row.name}",
                 f"{full.per_second:,.0f}",
                 f"{1e6 / full.server:,.0f}",
                 f"{1e6 / full.store:,.0f}" if full.store else "-",
-                f"{paced.p99:.0f}",
+                *latencies,
             )
 
 
@@ -218,7 +221,8 @@ def load(side: Side, row: Row, plan: Plan) -> Measured:
 
 
 def rates_table(stores: Sequence[str], plan: Plan) -> str:
-    heads = ("Requests", "per second", "per server core", "per store core", "p99 (ms)")
+    latencies = (f"p99 at {share:.0%} (ms)" for share in SHARES)
+    heads = ("Requests", "per second", "per server core", "per store core", *latencies)
     return render(heads, [row for store in stores for row in rates(store, plan)])
 
 
