@@ -19,7 +19,7 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of
 from zq.errors import Unavailable
-from zq.model import Grouping, Message, QueueRef
+from zq.model import Grouping, IdempotencyKey, Message, QueueRef
 from zq.storage.mongodb import MongoStorage, connect
 from zq.storage.mongodb.deletions import Deletions
 
@@ -166,6 +166,34 @@ def test_deletion_of_an_absent_message_waits_until_the_absence_is_durable(
         monkeypatch.setattr(Deletions, "_delete", delete_there)
         with pytest.raises(Unavailable):
             here.messages.delete(queue, [other.id if claims is None else message], now, claims)
+        stack.close()
+    for storage in (here, there):
+        storage.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["named claim", "stage"])
+def test_repeated_request_waits_until_the_first_one_is_durable(members: list[Member], kind: str):
+    """A failover may still undo the first request, so its repetition must not be acknowledged."""
+    here, there = (connect(uri_of(members), timeout=5.0) for _ in range(2))
+    clock = ManualClock(here.now())
+    mine, other = (Scene(storage, clock, QueueRef("acme", "again")) for storage in (here, there))
+    here.queues.create(mine.queue, b"{}")
+    here.messages.post(mine.queue, drafts(1, mine.now), mine.now)
+    key = IdempotencyKey("k", b"digest", 3600)
+
+    def request(scene: Scene) -> object:
+        return scene.named("mine") if kind == "named claim" else scene.stage("batch", once=key)
+
+    written = {"c.i" if kind == "named claim" else "token": {"$exists": True}}
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        messages = stack.enter_context(MongoClient[dict[str, Any]](uri_of(members)))["zq"]["messages"]
+        for member in secondaries(members):
+            stack.enter_context(member.frozen())
+        pool.submit(request, other)
+        wait_for(lambda: messages.find_one(written), 10, "the request is visible on the primary")
+        with pytest.raises(Unavailable):
+            request(mine)
         stack.close()
     for storage in (here, there):
         storage.close()

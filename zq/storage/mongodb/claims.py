@@ -112,11 +112,13 @@ class ExclusiveClaim:
                 return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)
             try:
-                if choice.eligible or found.groups or self._request.fence:
+                # Waiting callers repeat a request often. If there is nothing to claim, a request costs no transaction.
+                # An existing claim is returned after a commit only, because a failover may undo a local read.
+                if choice.eligible or found.groups or self._request.fence or self._existing_claim():
                     work = partial(self._make, choice, found.groups)
                     made = self._client.transaction(work, retry_conflicts=False)
-                else:  # waiting callers repeat the request often, which must not cost a transaction
-                    made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
+                else:
+                    made = CreationResult([], attempt.outcome(choice, ()))
             except TransactionAborted:  # another process has written one of the messages or the document of the name
                 self._claimer.record_collision(found)
                 time.sleep(random.uniform(0, LONGEST_PAUSE))

@@ -454,14 +454,16 @@ class StoreClient:
 
         1. Send a write that changes nothing, with the store's write concern. After the reply, no failover can undo this
            write or any earlier one.
-        2. Search for a document that matches ``stored``. If there is one, the transaction was committed.
+        2. Search the majority-committed data of this time or later for a document that matches ``stored``. If there is
+           one, the transaction was committed.
 
         Raises ``Unavailable`` if the outcome is unknown.
         """
         try:
             if stored:
-                self.update([{"q": {"_id": "", "s": stored["s"]}, "u": {"$unset": {"e": ""}}}])
-                if self.find(stored, fields={"_id": 1}):
+                nothing = {"q": {"_id": "", "s": stored["s"]}, "u": {"$unset": {"e": ""}}}
+                moment = self._write({"update": MESSAGES, "updates": [nothing]}, None)["operationTime"]
+                if self.find(stored, fields={"_id": 1}, committed=moment):
                     return True
         except PyMongoError as failure:
             raise Unavailable from failure

@@ -38,7 +38,7 @@ from uuid import uuid4
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.errors import CommitRunning, StageFull, StageNotFound
+from zq.errors import CommitRunning, KeyReused, Repeated, StageFull, StageNotFound
 from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import groups, layout
@@ -79,11 +79,13 @@ class StageResult(NamedTuple):
     """The result of a transaction that adds drafts to a stage.
 
     ``documents`` are the stored drafts. If an expired stage must be dropped first, ``expired`` is this stage, and
-    no drafts were stored.
+    no drafts were stored. If the request's idempotency key was already used, ``known`` is the error to raise, and no
+    drafts were stored.
     """
 
-    documents: Sequence[BsonDocument]
-    expired: BsonDocument | None
+    documents: Sequence[BsonDocument] = ()
+    expired: BsonDocument | None = None
+    known: Repeated | KeyReused | None = None
 
     def trace(self) -> BsonDocument:
         """Return a filter that matches the first stored draft, or an empty filter if no drafts were stored.
@@ -100,26 +102,32 @@ class Stages:
         self._client = client
 
     def add(self, staging: StageRequest) -> None:
-        """Store the drafts of a request atomically."""
+        """Store the drafts of a request atomically.
+
+        Raises ``Repeated`` or ``KeyReused`` after the transaction's commit. The commit waits until no failover can undo
+        the earlier request.
+        """
         while True:
             with self._client.verb():
                 staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
+            if staged.known:
+                raise staged.known
             if staged.expired is None:
                 return
             self.drop(exact_filter(staged.expired))
 
     def _add(self, staging: StageRequest, session: Session) -> "StageResult":
         for known in recall(self._client, session, [staging], list[str]).values():
-            raise known
+            return StageResult(known=known)
         stage, expired = self._stage(session, staging)
         if expired:
-            return StageResult([], expired)
+            return StageResult(expired=expired)
         documents = _documents(stage, staging)
         self._client.insert(documents, session)
         if staging.idempotency_key:
             answer = [draft.id for draft in staging.drafts]
             remember(self._client, session, [(staging, answer, self._last_sequence(session, staging.key))])
-        return StageResult(documents, None)
+        return StageResult(documents)
 
     def _last_sequence(self, session: Session, key: QueueKey) -> int:
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
