@@ -96,7 +96,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlogged_count(self) -> None:
-        """Log how many rejected requests were only counted, and reset the count."""
+        """Log the number of rejected requests that were counted but not logged, and reset this number."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:

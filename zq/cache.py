@@ -38,7 +38,7 @@ class ReadThroughCache(Generic[K, V]):
 
     If several threads look up a missing key at the same time, ``load`` is called once for all of them. If ``load``
     raises a ``ZqError``, all these lookups raise the error, and the error is not cached. A thread that runs an event
-    loop never waits for another thread's load.
+    loop calls ``load`` itself, so that the thread never waits for another thread.
 
     Args:
         ttl: Seconds for which a value is cached, counted from the start of its load; 0 = not cached. If

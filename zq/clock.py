@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a server. Layers below the use cases receive the time as an argument.
+"""Clocks of servers. Storage drivers receive the time as an argument.
 
-``StoreClock`` follows the store's time, so that all servers of a deployment agree. The clock never runs backwards.
-``ManualClock`` is for tests. See extensions 1, "Time", for the protocol and its constants. Decision 0054 explains why
-``now`` waits while the time is uncertain.
+``StoreClock`` follows the store's time, so that all servers of a deployment agree on the time. Decision 0054 explains
+why ``StoreClock.now`` waits while the time is uncertain. ``ManualClock`` is for tests. The extensions contract,
+section 1, "Time", specifies the protocol and its constants.
 """
 
 import math
@@ -85,19 +85,18 @@ class Offset(NamedTuple):
 
 
 class StoreClock:
-    """A clock that follows the store's time: this machine's monotonic clock plus an offset.
+    """A clock that follows the store's time: this machine's monotonic clock plus an offset. It never runs backwards.
 
-    ``refresh`` must be called every few seconds. It samples the store's time with ``read``. The store reads its time at
-    an unknown moment between request and reply, so each sample gives a lower and an upper bound for the offset. The
-    clock uses the intersection of the bounds of the last minute, so a slow reply does not reduce its precision.
+    ``refresh`` must be called every few seconds. It samples the store's time with ``read``. The round trip of a sample
+    gives a lower and an upper bound for the offset. The clock intersects the bounds of all samples of the last minute,
+    so a slow reply does not reduce its precision.
 
-    A sample that contradicts the others reveals a step of the store's clock. The clock follows a backward step
-    gradually, and a forward step of up to one second at once. Three samples must confirm a larger forward step.
+    If a sample contradicts the others, the store's clock was set forward or back. The clock follows a step back
+    gradually, and a step forward of up to one second at once. Three samples must confirm a larger step forward.
 
     Args:
-        distrusted_lead: Function that returns the seconds by which the clock of the store's machine is ahead of the
-            store's time. The result is above 0 only if the machine's clock has made a large jump that the
-            store does not trust yet.
+        distrusted_lead: Returns the seconds by which the clock of the store's machine is ahead of the store's time.
+            The result is 0, unless the machine's clock has made a large jump that the store still ignores.
     """
 
     def __init__(
@@ -125,8 +124,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the offset is too imprecise, wait until the store's time is certain to have reached the upper bound, and
-        return this bound. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
+        If the store's time is known less precisely, return its upper bound, after waiting until the store has reached
+        this time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT`` seconds.
         """
         with self._lock:
             moment = self._monotonic()
@@ -149,13 +148,16 @@ class StoreClock:
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """Return the seconds by which this clock is ahead of the clock of the store's machine."""
+        """Return the seconds by which this clock is ahead of the clock of the machine on which the store runs."""
         distrusted_lead = self._distrusted_lead()
         with self._lock:
             return self._offset - self._reported - distrusted_lead
 
     def uncertainty(self) -> Seconds:
-        """Return the maximum error of the offset: half the round trip of the best sample, plus the drift since then."""
+        """Return the maximum difference in seconds between this clock's estimate and the store's time.
+
+        The difference is half the round trip of the best sample, plus the possible clock drift since that sample.
+        """
         with self._lock:
             return self._known.at(self._monotonic()).max_error(self._target)
 
@@ -187,7 +189,7 @@ class StoreClock:
                     self._follow_step(list(self._jumps))
 
     def _apply_bounds(self, known: Offset) -> None:
-        """Adjust the target offset to ``known``, the intersection of all samples' bounds.
+        """Set the target offset, which this clock approaches, from the bounds that all samples have in common.
 
         If the bounds became narrower, their middle is the target. Otherwise, the target moves only if it is outside the
         bounds.

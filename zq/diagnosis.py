@@ -64,7 +64,10 @@ def judge_clock(offset: float, name: str) -> Finding:
 
 
 def judge_certificate(left: float, name: str, advice: str) -> Finding:
-    """Judge the remaining lifetime of a certificate in seconds."""
+    """Return a finding about the expiry of a certificate.
+
+    ``left`` is the time until the expiry in seconds. ``advice`` explains how to renew the certificate.
+    """
     if left <= 0:
         return warn(f"{name} has expired.", advice)
     found = f"{name} expires in {left / DAY:.0f} days."
@@ -94,7 +97,10 @@ def measure(call: Callable[[], object], count: int, limit: float = inf) -> list[
 
 
 class Check(Struct, frozen=True):
-    """A check of the command ``doctor``. It is skipped if the check that it ``needs`` has failed or was skipped."""
+    """A check of the command ``doctor``. ``needs`` is the name of another check, or "".
+
+    If the needed check has failed or was skipped, this check is skipped.
+    """
 
     name: str
     run: Callable[[], Finding]

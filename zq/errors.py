@@ -124,7 +124,7 @@ class SubscriptionNotFound(NotFound):
 
 
 class StageNotFound(NotFound):
-    """The stage does not exist in the project, was dropped, or has expired."""
+    """The transaction stage does not exist in the project, was dropped, or has expired."""
 
     @classmethod
     def of(cls, stage: str) -> Self:
@@ -132,13 +132,13 @@ class StageNotFound(NotFound):
 
 
 class ProducerNotFound(NotFound):
-    """The producer has not committed yet, or the record of its last commit has expired."""
+    """The transactional producer has not committed yet, or the record of its last commit has expired."""
 
     sentence = "The producer has not committed yet, or its last commit has expired."
 
 
 class StageFull(Invalid):
-    """The stage would exceed its limit of bytes or messages."""
+    """The request would add more bytes or messages to a transaction stage than its limit allows."""
 
     sentence = "The stage would exceed its limit."
 
@@ -223,7 +223,7 @@ class Repeated(ZqError):
 
 
 class DraftsRepeated(ZqError):
-    """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored."""
+    """A signal to the caller: an earlier request has already posted some of the messages. Nothing was stored."""
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
         super().__init__("Some of the drafts were already posted.")
@@ -259,7 +259,7 @@ class ClaimNotHeld(Invalid):
 
 
 class PoolsApart(Invalid):
-    """The queues of an atomic operation are in different pools."""
+    """The queues of an atomic operation are in different storage pools."""
 
 
 class PoolNotFound(NotFound):
@@ -275,11 +275,11 @@ class PoolRefused(Invalid):
 
 
 class FlavorRefused(Invalid):
-    """The flavor cannot be created: a pool does not exist, or its pools have different capabilities."""
+    """The flavor cannot be created: a pool does not exist, or the pools of the flavor have different capabilities."""
 
 
 class FlavorUpdateRefused(Invalid):
-    """The flavor cannot be updated: a pool does not exist, or its pools have different capabilities."""
+    """The flavor cannot be updated: a pool does not exist, or the pools of the flavor have different capabilities."""
 
 
 class PoolInUse(NotAuthorized):
@@ -291,7 +291,7 @@ class PoolConflict(Conflict):
 
 
 class MoveNotFound(NotFound):
-    """The pool has no move of a queue with this id."""
+    """The id does not belong to a move of a queue to this pool."""
 
     sentence = "The pool has no move with this id."
 
@@ -347,7 +347,7 @@ class NoPosts(Restricted):
 
 
 class QueueMoving(Restricted):
-    """The queue moves to another pool, so it accepts no changes. Nothing has changed."""
+    """The queue is being moved to another pool and accepts no changes. Nothing has changed."""
 
     retry_after: ClassVar[int] = 2
 

@@ -19,7 +19,7 @@ class Events:
     # HTTP requests.
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """Observe the response to an HTTP request."""
+        """Observe the response to an HTTP request. ``waited``: whether the request was a long poll."""
 
     def auth_failed(self, reason: str) -> None:
         """Observe a request that was rejected because of its credential.
@@ -33,7 +33,7 @@ class Events:
         """Observe a request that was rejected because of a quota or a rate limit.
 
         Args:
-            limit: Name of the limit in ``[quota]``, or ``heavy`` or ``other`` for limits that are no options.
+            limit: Name of the option in ``[quota]`` that sets the limit; ``heavy`` or ``other`` if no option sets it.
         """
 
     # The store.
@@ -101,10 +101,22 @@ class Events:
         """Observe ``count`` expired messages that were deleted from a queue."""
 
     def swept(self, seconds: float, removed: int, exhausted: bool, paused: float) -> None:
-        """Observe the end of a round of active expiry."""
+        """Observe the end of a sweep, which removes expired messages.
+
+        Args:
+            seconds: Duration of the sweep, including pauses.
+            removed: Number of removed messages.
+            exhausted: Whether the sweep reached the limit of removed messages.
+            paused: Seconds for which the sweep paused in favour of requests.
+        """
 
     def throttled(self, ratio: float, share: float) -> None:
-        """Observe a change of the throttling of active expiry."""
+        """Observe a change of the throttling of sweeps, which remove expired messages.
+
+        Args:
+            ratio: Duration of store operations during sweeps, relative to their duration at other times.
+            share: Fraction of time that a sweep works while requests are served.
+        """
 
 
 # Observer of a server without observers.

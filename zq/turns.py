@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cooperative scheduling of threads: large work is cut into slices and yields to light requests between them.
+"""Cooperative scheduling of threads: heavy requests are processed in slices, and light requests run in between.
 
 Python lets a thread keep the interpreter lock for 5 ms while other threads wait. A light request needs a fraction of
-that. While large work is in progress, the process uses a shorter switch interval, and its threads sleep between slices:
+this time. *Large work* is the work for a heavy request (``zq.http.weight``). While large work is in progress, the
+process uses a shorter switch interval. After each slice, a thread with large work sleeps:
 
-- long enough for a light request, if one is in progress;
-- for a multiple of the slice, if another project sent a request recently;
-- briefly in all other cases.
+- If a light request is in progress, it sleeps long enough for this request.
+- If another project sent a request recently, it sleeps for several times the duration of the slice.
+- In all other cases, it sleeps briefly.
 
-``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large work
-nothing changes, so light requests have no overhead. ``zq.http.weight`` defines light and heavy requests.
+``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large
+work, nothing changes, so light requests have no overhead.
 """
 
 import sys
@@ -44,7 +45,7 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Contention(IntEnum):
-    """Whether large work would delay other requests."""
+    """The requests that large work may delay: none, recent ones of another project, or light ones in progress."""
 
     NONE = 0
     RECENT = 1
@@ -76,7 +77,10 @@ _process = _Process()
 
 
 def begin(contention: Callable[[], Contention]) -> None:
-    """Declare the start of large work on this thread. ``end`` must follow."""
+    """Declare the start of large work on this thread. ``end`` must follow.
+
+    ``contention`` returns which other requests the work may delay.
+    """
     if _work.is_large:
         return
     _work.is_large, _work.contention, _work.since = True, contention, time.thread_time()
@@ -104,7 +108,7 @@ def has_large_work() -> bool:
 
 
 def give_way() -> None:
-    """Yield to waiting threads between two slices."""
+    """Let waiting threads run. Call this function between two parts of large work."""
     if not _work.is_large:
         time.sleep(SHORT_PAUSE)
         return
@@ -123,7 +127,11 @@ def give_way() -> None:
 
 
 def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
-    """Cut the items into slices of ``size``, and yield to other threads between them."""
+    """Split the items into slices, and let waiting threads run between two slices.
+
+    ``size`` is the number of items in a slice. Without ``size``, up to ``SLICE`` items are one slice, and more items
+    are split into smaller slices.
+    """
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE_SIZE)
 

@@ -36,9 +36,10 @@ def open_tokens(
     audit: Audit,
     max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
-    """Open the token store. If a bootstrap token is configured, add it; see ``Tokens.adopt``.
+    """Open the token store. If a bootstrap token is configured, add this token as described at ``Tokens.adopt``.
 
-    Raises ``StartRefused`` if the file with the bootstrap token is not valid.
+    ``max_tokens`` returns the maximum number of tokens of a project. Raises ``StartRefused`` if the file with the
+    bootstrap token is not valid.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)
@@ -113,10 +114,13 @@ def check_jwt(options: JwtOptions) -> None:
 def create_strategy(
     options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
 ) -> "BearerStrategy | Keystone | ProxySecrets | None":
-    """Create the configured strategy. Return ``None`` if authentication is off.
+    """Create the configured authentication strategy. Return ``None`` if authentication is off.
 
-    At each reload of the files, ``options`` is called again, because their paths may have changed. Raises
-    ``StartRefused`` if the strategy is unknown, a library is not installed, or a file is not valid.
+    Raises ``StartRefused`` if the strategy is unknown, a library is not installed, or a configured file is not valid.
+
+    Args:
+        options: Returns the current options. Each reload of a secret file or certificate file calls this function.
+        path: The configuration file, which only the strategy ``keystone`` reads.
     """
     chosen = options()
     if chosen.strategy == "":

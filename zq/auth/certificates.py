@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates as credentials (tenancy, section 9). A TOML file maps certificate subjects to identities.
+"""Client certificates as credentials (tenancy contract, section 9).
+
+A TOML file maps certificate subjects to identities:
 
     ["CN=billing,O=Acme"]
     project = "acme"

@@ -50,10 +50,11 @@ class Verifier(Protocol):
         ...
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Verify a credential. Raises ``Unavailable``.
+        """Verify a credential. Raises ``Unavailable`` if the verifier cannot access its store or keys.
 
-        If the credential is valid, return its identity and the seconds for which the identity may be cached. Otherwise,
-        return the reason as text. The audit log records the reason.
+        Returns:
+            The identity and the seconds for which it may be cached, or, if the credential is not valid, the reason as
+            text for the audit log.
         """
         ...
 
@@ -110,7 +111,11 @@ class BearerStrategy:
         self._invalid: FIFOCache[bytes, CachedLookup] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the caller's identity."""
+        """Return the identity of the request's bearer credential or client certificate.
+
+        Raises ``NotAuthenticated`` if the request has no valid credential, ``TooManyRequests`` if the address exceeds
+        the failure limit, or ``Unavailable``.
+        """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             if self.certificates is not None and (holder := self.certificates.identity(env)) is not None:

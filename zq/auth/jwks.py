@@ -77,7 +77,6 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return an algorithm with which PyJWT can parse the key."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
@@ -159,7 +158,11 @@ def _read(path: str) -> bytes:
 
 
 def fetch_https(url: str) -> bytes:
-    """Fetch an https URL. Raises ``ValueError``, ``OSError`` or ``HTTPException``."""
+    """Fetch a public https URL. Redirects are not followed.
+
+    Raises ``OSError`` or ``HTTPException`` if the connection fails or times out, and ``ValueError`` if the host has an
+    address that is not public, the status is not 200, or the response is too large.
+    """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         raise ValueError("the URL must have a host and no user")
@@ -203,9 +206,10 @@ def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> byte
 
 
 class _PinnedConnection(HTTPSConnection):
-    """An HTTPS connection to a public address.
+    """An HTTPS connection that accepts only public addresses, as a protection against DNS rebinding.
 
-    The host name is resolved only once, so DNS cannot change the address after the check.
+    ``connect`` resolves the host name once, checks all addresses, and connects to a checked address. ``connect`` raises
+    ``ValueError`` if an address is not public.
     """
 
     def connect(self) -> None:

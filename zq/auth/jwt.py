@@ -67,10 +67,9 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the list of revoked tokens, and remove these tokens from caches.
+        """Read the list of revoked tokens, and remove all these tokens from the registered caches.
 
-        Each call removes all revoked tokens, not only the new ones: a concurrent ``verify`` may still use the previous
-        list and cache a revoked token after this call. Raises ``Unavailable``.
+        Raises ``Unavailable`` if the store is down.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -78,6 +77,8 @@ class JwtVerifier:
             found.update(document.ref.name for document in page.items)
             after = page.next
         self._denied = frozenset(found)
+        # Not only the new ones: a concurrent ``verify`` may cache a revoked token after this call, because it still
+        # uses the previous list.
         if found:
             for forget in self._listeners:
                 forget({credential_name(id) for id in found})

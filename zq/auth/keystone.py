@@ -45,7 +45,10 @@ class Keystone:
     """An authentication strategy that uses Keystone's middleware. ``wrap`` installs the middleware."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """Configure the middleware from ``path`` and the environment. Raises ``StartRefused``."""
+        """Configure the middleware from the configuration file ``path`` and the environment.
+
+        Raises ``StartRefused`` if a setting is not valid.
+        """
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
@@ -72,11 +75,13 @@ class Keystone:
         refused: Callable[[Mapping[str, Any], str], None],
         public: Sequence[str] = (),
     ) -> Application:
-        """Return the application with the middleware in front of it.
+        """Wrap the application in the Keystone middleware, which authenticates requests before the application.
 
         Args:
+            set_aside: Removes identity headers that the client sent from the WSGI environment.
+            get_peer: Returns the client's address.
             refused: Called with the environment and the client's address if the middleware rejects a request.
-            public: Path prefixes that need no token.
+            public: Path prefixes of requests that need no token.
         """
         self._app, self._refused = app, refused
         prefixes = tuple(public)

@@ -20,7 +20,12 @@ ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A file of master keys that can be reloaded. Each reload passes the keys to the function ``use``."""
+    """A file of master keys that can be reloaded.
+
+    Args:
+        use: Called with the keys by id at each reload.
+        option: The name of the option with the path, for error messages.
+    """
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path
@@ -35,8 +40,9 @@ class MasterKeys:
 def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
     """Read a key file. Return the keys by id, in file order, or no keys if ``path`` is empty.
 
-    Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored. Raises
-    ``StartRefused``.
+    Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
+
+    Raises ``StartRefused`` if the file is unreadable or not valid. ``option`` is the option that the error names.
     """
     keys: dict[str, bytes] = {}
     if not path:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: the roles that each rule requires (tenancy, section 4), from a built-in table or an oslo.policy file.
+"""The policy: the roles that each rule requires (tenancy contract, section 4).
+
+The roles come from a built-in table, which an oslo.policy file can override.
 
 oslo.policy denies an unparsable rule and ignores an unknown rule without an error. This module therefore rejects the
 whole file if it has an error. The library is imported only if a file is configured.
@@ -28,15 +30,15 @@ ADMINISTRATORS: Final = f"role:{ADMIN}"
 
 
 class Rule(Struct, frozen=True):
-    """The requirements of a policy rule.
+    """The roles and scopes that a policy rule requires.
 
     Attributes:
         check: The required roles, in oslo.policy syntax.
-        verb: The verb that the scopes of a credential must permit. ``None`` if no verb is needed, or if the needed verb
-            depends on the request.
-        everywhere: Whether the scope must cover the whole project, not only one name.
-        strongest: The strongest verb that a request may need, if the needed verb depends on the request. ``/v2/me``
-            lists the rule only for callers with this verb.
+        verb: The action that a credential's scopes must permit. ``None`` if the rule requires no scope, or if the
+            action depends on the request.
+        everywhere: Whether the scopes must permit the action on all objects of the project.
+        strongest: If the action depends on the request, the action that requires the most rights. ``/v2/me`` lists the
+            rule only for callers that may perform this action.
     """
 
     check: str = EVERYONE

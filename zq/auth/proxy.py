@@ -30,7 +30,10 @@ class ProxySecrets:
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Verify the secret in a request. Raises ``NotAuthenticated`` or ``TooManyRequests``."""
+        """Verify the secret in a request.
+
+        Raises ``NotAuthenticated`` if the secret is missing or wrong, or ``TooManyRequests`` after too many failures.
+        """
         if self.has_valid_secret(env):
             return
         self._failures.check(peer)

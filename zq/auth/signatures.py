@@ -115,10 +115,9 @@ class CachedSignature(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether the signature covers a request.
+        """Return whether the signature permits a request with this method and path.
 
-        The method must be signed. The path must be a signed path or below a signed path. A path that confirms a
-        subscription must itself be signed.
+        A signed path also permits the paths below it, except a path that confirms a subscription.
         """
         return (
             method in self.methods
@@ -164,7 +163,8 @@ class Signatures:
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
         """Return the identity of a signed request, or ``None`` if the signature does not permit the request.
 
-        Raises ``TooManyRequests`` or ``Unavailable``.
+        Raises ``TooManyRequests`` after too many failures from the address ``peer``, or ``Unavailable`` if the store is
+        down.
         """
         if not self.options().secrets:
             return None
@@ -200,7 +200,11 @@ class Signatures:
             return None
 
     def revoke(self, project: str) -> None:
-        """Invalidate all existing signatures of the project. Raises ``MetadataConflict`` or ``Unavailable``."""
+        """Invalidate all existing signatures of the project.
+
+        Raises ``MetadataConflict`` after too many conflicts with concurrent revocations, or ``Unavailable`` if the
+        store is down.
+        """
         ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()
@@ -230,7 +234,11 @@ class Signatures:
         )
 
     def _verify(self, values: tuple[str, ...]) -> CachedSignature | None:
-        """Verify a signature. All failures take equally long, so the duration does not reveal the reason."""
+        """Verify a signature and cache it. Return ``None`` if the signature is not valid.
+
+        ``values`` contains the project and the values of the headers ``FIELDS``. All failures take equally long, so the
+        duration does not reveal the reason.
+        """
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or INVALID_PARTS

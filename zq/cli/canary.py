@@ -81,7 +81,8 @@ class PendingMessage(Struct):
     Attributes:
         begun: Time when the post began.
         ended: Time when the post was acknowledged or has failed; ``None`` while it runs.
-        available: The ledger's available seconds when the server acknowledged the post; ``None`` if it did not.
+        available: How many seconds the server had been available in this run when it acknowledged the post; ``None``
+            without an acknowledgement.
     """
 
     begun: float
@@ -90,15 +91,16 @@ class PendingMessage(Struct):
 
 
 class Ledger:
-    """A thread-safe record of the posted messages by number: pending, delivered or lost.
+    """A thread-safe record of the canary's messages: which are pending, delivered or lost.
 
-    The ledger measures patience in available seconds, which pass only between successful claims. Therefore, an outage
-    delays the detection of a loss, and neither causes nor hides one. An overdue message is not lost yet: a claim whose
-    response did not arrive may hide it. It is lost if the queue does not contain it. A message that may have expired is
-    not lost.
+    An undelivered message is overdue after ``patience`` seconds. Only the seconds in which claims succeed are counted,
+    so an outage of the server delays the detection of a loss, but causes no false loss.
+
+    An overdue message counts as lost only if a listing of the queue does not contain it either. A message that may have
+    expired never counts as lost.
 
     Args:
-        patience: Available seconds after which an acknowledged message is overdue.
+        patience: Seconds with a working server after which an acknowledged message is overdue.
     """
 
     def __init__(self, patience: float) -> None:
@@ -166,10 +168,10 @@ class Ledger:
             return delays
 
     def find_overdue(self, now: float, patience: float | None = None) -> set[int]:
-        """Return the numbers of the overdue messages, whose loss must be verified with ``verify``.
+        """Return the numbers of the overdue messages. The caller passes them to ``verify``, which finds the lost ones.
 
         Args:
-            patience: Available seconds after which a message is overdue, by default those of the ledger.
+            patience: Seconds with a working server after which a message is overdue; ``None`` = those of the ledger.
         """
         with self._lock:
             due = self._available - (self.patience if patience is None else patience)
@@ -182,9 +184,9 @@ class Ledger:
             return overdue
 
     def verify(self, overdue: set[int], stored: set[int]) -> None:
-        """Count the overdue messages as lost that are not among the messages of the queue.
+        """Mark each overdue message as lost, unless the queue contains the message.
 
-        The others are overdue again when the patience has passed once more.
+        A message that the queue contains becomes overdue again after another ``patience`` seconds.
 
         Args:
             stored: Numbers of the messages in the queue, read after ``find_overdue`` and before the next claim.
@@ -219,7 +221,10 @@ class Ledger:
         return None if found is None else now - found.begun
 
     def _forget_expired(self, now: float) -> None:
-        """Forget messages that the server cannot or must not deliver again."""
+        """Remove expired messages, and delivered messages that the server should no longer redeliver.
+
+        A later redelivery counts as a duplicate.
+        """
         due = self._available - self.patience
         self._undeleted = {number: last for number, last in self._undeleted.items() if last >= due}
         for number, each in [*self._pending.items()]:
@@ -262,7 +267,8 @@ class Canary:
     def consume(self) -> None:
         """Claim and delete messages until the canary has stopped and no message is pending.
 
-        If requests fail, messages may remain pending. Those that are not in the queue are lost.
+        After the stop, the method waits for pending messages no longer than the ledger's patience. Afterwards, pending
+        messages that are not in the queue count as lost.
         """
         try:
             while not self._has_posted_all.is_set():
@@ -311,7 +317,7 @@ class Canary:
                         self._ledger.delete(number)
 
     def _verify(self, patience: float | None = None) -> None:
-        """Look for overdue messages in the queue. If it cannot be read, the messages stay overdue."""
+        """Look for overdue messages in the queue. If the queue cannot be read, the messages stay overdue."""
         overdue = self._ledger.find_overdue(time.monotonic(), patience)
         if overdue:
             with self._step("verify"), suppress(NotAuthorized):
@@ -321,9 +327,13 @@ class Canary:
 
     @contextmanager
     def _step(self, name: str, timed: bool = True, on_failure: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Measure the duration of the request in the block.
+        """Return a context manager that measures the duration of a request.
 
-        If the request fails temporarily, suppress the error, count it and call ``on_failure``.
+        If the request fails temporarily, suppress and count the error, and call ``on_failure``.
+
+        Args:
+            name: The value of the label ``step`` in the metrics.
+            timed: Whether to measure the duration.
         """
         begun = time.monotonic()
         try:
@@ -400,7 +410,14 @@ def is_canary(message: Message) -> bool:
 
 
 def describe_foreign(message: Message, run: str, uptime: float) -> str:
-    """Describe a message of another running program; "" = a message of this run or of an earlier one."""
+    """Describe a message that another program has posted to the canary's queue, for an error message.
+
+    Return "" if this run or an earlier run of the canary has posted the message.
+
+    Args:
+        run: The id of this run.
+        uptime: Seconds since this run has started.
+    """
     if not is_canary(message):
         return f"a message that no canary has posted: {message.id}"
     if message.body[RUN] != run and message.age + AGE_MARGIN < uptime:
@@ -439,9 +456,9 @@ def canary(
 ) -> None:
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
-    Each minute and at the end, the command prints a line. It stops after --duration or on SIGTERM, when all messages
-    were delivered or are lost. If messages were lost, the exit code is 9. If messages were not delivered, but are still
-    in the queue or the queue cannot be read, the exit code is 10.
+    The command prints a line each minute and at the end. After --duration or on SIGTERM, it posts no further messages,
+    and ends when all messages were delivered or lost. If messages were lost, the exit code is 9. If messages were not
+    delivered but are not known to be lost, the exit code is 10.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))

@@ -68,7 +68,7 @@ class RunningCommands:
                 self._running.discard(process)
 
     def kill(self) -> None:
-        """Kill all running commands. Raises ``KeyboardInterrupt`` if no command is running."""
+        """Kill all running commands. If no command is running, end the program by raising ``KeyboardInterrupt``."""
         if not self._running:
             raise KeyboardInterrupt
         self.killed = True

@@ -2,7 +2,7 @@
 """The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
 A message is deleted after it was written. If standard output is a pipe on Linux, the message is deleted only after the
-other process has read it, because unread data is lost if that process exits.
+process at the other end of the pipe has read it, because unread data is lost if that process exits.
 """
 
 import os

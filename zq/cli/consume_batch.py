@@ -50,7 +50,10 @@ class MessageBudget:
     def claim(self, max_messages: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
         """Claim up to ``max_messages`` messages. Return ``None`` if the budget is used up or ``stopped`` is set.
 
-        If claim requests of other threads have reserved the rest of the budget, wait for their results first.
+        If other threads have reserved the rest of the budget, wait until their claim requests have finished.
+
+        Args:
+            ask: Sends the claim request for a number of messages.
         """
         with self._changed:
             while not self._left and self._reserved and not stopped.is_set():

@@ -135,9 +135,13 @@ def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the input into items. Raises ``InvalidInput``.
+    """Parse input into items. Raises ``InvalidInput`` for a line or row that is not valid.
 
-    ``pieces`` may begin in the middle of a file. ``line`` and ``offset`` are the numbers of lines and bytes before it.
+    Args:
+        pieces: Chunks of the input, which may begin in the middle of a file; ``None`` = no input for a while.
+        line: Number of lines before the first chunk.
+        offset: Number of bytes before the first chunk.
+        header: Column names, if the header of a CSV file is not in the input.
     """
     if form.delimiter:
         yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)

@@ -146,7 +146,7 @@ class LossCounts:
             self._members.setdefault(key, set()).update(members)
 
     def report(self) -> None:
-        """Print a note for each queue or topic with lost members."""
+        """Print the names of the members that an import cannot restore, for each queue or topic."""
         for (of, name), count in self._counts.items():
             members = ", ".join(sorted(self._members[of, name]))
             note(f"{count:,} messages of {of} {name} will lose these members: {members}.")
@@ -164,7 +164,11 @@ def lost_members(message: Message) -> list[str]:
 
 
 def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[Line]:
-    """Yield the lines of a project's export."""
+    """Yield the lines of a project's export: first all queues and topics, then their messages.
+
+    If the messages of a queue or topic cannot be read, the queue or topic is added to ``unread``. Messages that an
+    import cannot restore completely are counted in ``losses``.
+    """
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
@@ -280,7 +284,10 @@ def try_change(change: Callable[[Client, ResourceLine], None], client: Client, l
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or topic, except for the metadata that restricts posts; ``restrict`` adds it later."""
+    """Create or update a queue or topic with its metadata, so that it accepts the messages of the import.
+
+    Metadata that could reject posts, such as a pause or a maximum message size, is left to ``restrict``.
+    """
     resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
@@ -291,7 +298,7 @@ def restore(client: Client, line: ResourceLine) -> None:
 
 
 def restrict(client: Client, line: ResourceLine) -> None:
-    """Apply the metadata that restricts posts, after all messages were posted."""
+    """Set the metadata that could reject posts, such as a pause, after all messages were posted."""
     if metadata := restrictions(line):
         resource_handle(client, (line.of, line.name)).update(metadata)
 

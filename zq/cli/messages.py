@@ -29,7 +29,10 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return a decorator that adds ``--limit``. If ``more`` is set, the help text includes it, and 0 is accepted."""
+    """Return a decorator that adds the option ``--limit``.
+
+    ``more`` is inserted into the help text. If ``more`` is set, such as to ", 0 = all", the option accepts 0.
+    """
     text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 

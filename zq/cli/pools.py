@@ -24,7 +24,7 @@ ENDED: Final = ("done", "failed", "cancelled")
 @click.option("--wait", is_flag=True, help="Wait until the move has ended, and show its progress.")
 @pass_session
 def move_queue(session: Session, name: str, pool: str, wait: bool) -> None:
-    """Move a queue to another pool while it is served. Requires the role of an administrator.
+    """Move a queue to another pool while clients use the queue. Requires the role of an administrator.
 
     The queues that must be in the same pool, such as its dead-letter queue, move with it. First, the command shows the
     estimated seconds for which the queues accept no changes.

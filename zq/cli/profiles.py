@@ -119,6 +119,12 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
     A stored token is used only for the server URL with which it was stored. Raises ``UsageError`` if a setting is not
     valid.
+
+    Args:
+        given: Settings from options and environment variables, which have precedence.
+        profile: The name of the profile; ``None`` = the default profile.
+        file: The configuration file; ``None`` = the default path.
+        stored: Whether to use the token of the profile or of the stored login.
     """
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))
@@ -131,7 +137,10 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the profile's members that ``given`` does not override. If ``given`` has another URL, omit the token."""
+    """Return the members of the profile ``own`` that ``given`` does not override.
+
+    If ``given`` has the URL of another server, omit the profile's token.
+    """
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}

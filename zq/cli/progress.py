@@ -83,7 +83,7 @@ class Stopwatch:
 
 
 class Progress:
-    """The progress of a Spark job: its stage, and the number of processed items."""
+    """The progress of a Spark job: ``stage`` describes the current step, ``count`` is the number of processed items."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.stage = "starting Spark"
@@ -100,7 +100,10 @@ class Progress:
 
     @contextmanager
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Return a context manager that shows the progress of Spark's tasks. The elapsed time starts from zero."""
+        """Return a context manager that includes the progress of Spark's tasks in the output.
+
+        ``tasks`` returns a description of the current tasks. The elapsed time is reset to zero.
+        """
         self.tasks = tasks
         self._begin()
         try:
@@ -114,7 +117,7 @@ class Progress:
             self._steps.append((time.monotonic(), self.count))
 
     def line(self, tasks: str) -> str:
-        """Return a progress line with stage, count, recent rate and tasks."""
+        """Return a progress line with the current step, the count, the recent rate, ``tasks`` and the elapsed time."""
         now, (first, before) = time.monotonic(), self._steps[0]
         rate = (self.count - before) / max(now - first, 0.001)
         counted = f"{self.count:,} {self._unit}, {rate:,.0f}/s" if self.count else ""
@@ -162,8 +165,8 @@ def _print_lines(progress: Progress, ended: threading.Event) -> None:
 class WorkCounts:
     """The message counts of ``zq consume``. Thread-safe.
 
-    If ``keeps_failed_ids`` is true, ``unhandled_ids`` contains the ids of failed messages that were not processed
-    later.
+    If ``keeps_failed_ids`` is true, ``unhandled_ids`` contains the ids of messages that failed and did not succeed in
+    a later attempt.
     """
 
     def __init__(self, keeps_failed_ids: bool, max_failures: int = 0) -> None:

@@ -241,9 +241,10 @@ def for_each(
 ) -> None:
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
 
-    Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
+    Raises ``Abort`` if the user declines. If a queue or topic does not exist, raises ``NotFound`` at the end.
 
     Args:
+        done: Member of the printed result that is true for each changed queue or topic, such as "deleted".
         question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
     """
     absent = [one for one in names if not resources(one).exists()]

@@ -139,9 +139,12 @@ class Session:
     def configure(
         self, *, patient: bool | None = None, check_delays: bool | None = None, attempts: int | None = None
     ) -> None:
-        """Change settings before the first use of ``client``.
+        """Change settings before the first use of ``client``. ``None`` leaves a setting unchanged.
 
-        If ``patient`` is true, the default of ``--retry`` is a minute.
+        Args:
+            patient: Whether the default of ``--retry`` is a minute instead of five seconds.
+            check_delays: Whether a delay on a queue that ignores delays is an error.
+            attempts: Maximum number of attempts per call.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays

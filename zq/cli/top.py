@@ -131,7 +131,10 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
-    """Return the totals of the queues in ``rows``. A total rate is the sum of the known rates."""
+    """Return the totals of the queues in ``rows``. A total rate is the sum of the known rates.
+
+    ``more``: whether the project has further queues. Their metrics are not included.
+    """
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
@@ -158,9 +161,14 @@ def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
 
 
 def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, max_queues: int | None, keys: bool) -> "Group":
-    """Return the table of ``zq top`` with up to ``max_queues`` queues.
+    """Return the table of ``zq top`` with the totals and with up to ``max_queues`` queues.
 
     If ``max_queues`` is ``None``, the table contains as many queues as fit on the terminal.
+
+    Args:
+        more: Whether the project has queues that ``rows`` does not contain.
+        sort: The sort order, one of ``SORTS``.
+        keys: Whether to explain the keyboard keys below the table.
     """
     from rich.console import Group
 

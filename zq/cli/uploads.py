@@ -107,7 +107,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _kept_open(file: BinaryIO) -> BinaryIO:
-    """Return the file, which stays open to hold the lock. On Windows, there is no lock, so close the file."""
+    """Return the file, and leave it open to hold the lock. On Windows, where there is no lock, close the file."""
     if not fcntl:
         file.close()
     return file
@@ -252,8 +252,9 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If sending fails, save ``upload`` for a later resume. If it is certain that no message was stored, remove the
-        resume file instead. After each batch, call ``progress`` with ``upload`` and the number of bytes read.
+        If a request fails, the resume file remains, so that the user can resume the post. If certainly no message was
+        stored, the resume file is removed. ``progress`` is called after each batch with the state of the upload and
+        the number of bytes that were read from the source file.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._max_threads, "zq-post") as pool:
             try:

@@ -59,7 +59,9 @@ class AdministrationOperations:
 
     @operation
     def move_queue(self, queue: str, pool: str) -> Call[dict[str, Any]]:
-        """Request the move of a queue of the project to another pool. Return the move, which has an estimate.
+        """Request the move of a queue of the project to another pool. Return the state of the move.
+
+        The member ``estimated_seconds`` estimates for how long the queue will accept no changes.
 
         Raises ``PoolNotFound``, ``QueueNotFound``, or ``MoveRefused`` with the reason.
         """
@@ -88,7 +90,10 @@ class AdministrationOperations:
 
     @operation
     def put_flavor(self, name: str, pools: Iterable[str]) -> Call[None]:
-        """Create a flavor (a named set of pools), or add the pools to an existing flavor. Raises ``FlavorRefused``."""
+        """Create a flavor (a named set of pools), or add the pools to an existing flavor.
+
+        Raises ``FlavorRefused`` if a pool does not exist, or if the pools have different capabilities.
+        """
         body = checked_json({"pool_list": [*pools]})
         return Call(method="PUT", path=path("flavors", name), body=body, read=lambda _: None)
 
@@ -96,7 +101,8 @@ class AdministrationOperations:
     def update_flavor(self, name: str, pools: Iterable[str]) -> Call[dict[str, Any]]:
         """Replace a flavor's pools and return the flavor.
 
-        Raises ``FlavorNotFound`` for an unknown name, and ``FlavorUpdateRefused`` for unsuitable pools.
+        Raises ``FlavorNotFound`` for an unknown name, and ``FlavorUpdateRefused`` if a pool does not exist or if the
+        pools have different capabilities.
         """
         body = checked_json({"pool_list": [*pools]})
         return Call(method="PATCH", path=path("flavors", name), body=body, read=read_object)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request construction, authentication, and retries with exponential back-off and jitter, for both transports."""
+"""Request construction, authentication and retries, for the blocking and the asynchronous client.
+
+Retries use exponential back-off with jitter.
+"""
 
 import logging
 import socket

@@ -307,10 +307,10 @@ def check_concurrency(concurrency: int) -> int:
 
 
 def may_be_applied(error: BaseException) -> bool:
-    """Return whether the server may have applied a failed call.
+    """Return whether the server may have applied a call that failed with ``error``.
 
-    The result is ``False`` only if the server rejected the only attempt. If a response was lost or a repeated attempt
-    was rejected, an earlier attempt may have been applied.
+    The result is ``False`` only if the client sent a single request and the server rejected it. After a lost response,
+    the server may have applied the call, even if the server rejected a later attempt.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
@@ -371,8 +371,8 @@ class Retries(Struct, frozen=True):
     If the server sends Retry-After, the client sleeps at least for that time.
 
     Attributes:
-        deadline: Number of seconds, counted from the start of a call, in which the client starts new attempts. A long
-            poll and a commit that is still running get more time.
+        deadline: Number of seconds, counted from the start of a call, in which the client starts new attempts. The
+            seconds of a long poll are added. While the server is applying a commit, the deadline is extended.
         first_delay: Upper bound in seconds of the first back-off. The bound doubles with each retry.
         max_delay: Maximum back-off in seconds.
     """

@@ -12,7 +12,10 @@ HTTPS_PORT = 443
 
 
 def read_expiry(url: str, timeout: float) -> float:
-    """Return the Unix time at which the certificate of an https server expires. Raises ``OSError``."""
+    """Return the Unix time at which the certificate of an https server expires.
+
+    Raises ``OSError`` if the connection fails or the certificate is not valid.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     with (

@@ -100,7 +100,7 @@ def renew_call(
 
 
 def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
-    """Return the call that releases a claim. If ``claim`` is "", the call sends no request."""
+    """Return the call that releases a claim. The id "" denotes a claim without messages, which needs no request."""
     if not claim:
         return Call(method="DELETE", path="", read=read_empty, local_response=EMPTY_RESPONSE)
     params = {"delay": delay}

@@ -201,9 +201,9 @@ class ConsumerState:
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
-        """Record the handler's decision on a message; if there is none, record ``otherwise``.
+        """Record the handler's decision on a message, or ``otherwise`` if the handler made no decision.
 
-        Return ``True`` if the next request may now be due earlier.
+        Return ``True`` if the next settlement or renewal may be due earlier than before this call.
         """
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
@@ -236,7 +236,7 @@ class ConsumerState:
     def next_settlement(self, now: float) -> PendingRequest | float:
         """Return the settlement to send now, or the time at which the next settlement is due.
 
-        The caller must report the outcome with one of the ``record_`` methods.
+        After sending, the caller must call ``record_success``, ``record_failure`` or ``record_interruption``.
         """
         if self._interrupted:
             return self._interrupted.pop()
@@ -251,7 +251,7 @@ class ConsumerState:
     def next_renewal(self, now: float) -> PendingRequest | float:
         """Return the renewal to send now, or the time at which the next renewal is due.
 
-        The caller must report the outcome with one of the ``record_`` methods.
+        After sending, the caller must call ``record_success``, ``record_failure`` or ``record_interruption``.
         """
         options, moments = self.options, [inf]
         for claim in self._claims:
@@ -263,7 +263,12 @@ class ConsumerState:
         return min(moments)
 
     def record_success(self, request: PendingRequest, settled: SettleResult | None, sent_at: float) -> None:
-        """Record a successful request. ``sent_at`` is the time just before the request was sent."""
+        """Record that the server has applied a request.
+
+        Args:
+            settled: The result of a settlement, or ``None`` if the request renewed the claim.
+            sent_at: The time just before the request was sent.
+        """
         if settled is None:
             request.claim.renew(sent_at, self.options.ttl)
         else:
@@ -304,7 +309,7 @@ class ConsumerState:
         request.claim.renewing = False
 
     def take_unreported(self) -> tuple[list[Delivery], list[Exception]]:
-        """Return the lost messages and the errors that were recorded since the last call."""
+        """Return the messages that were lost because their claim expired, and the errors, since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
         return found

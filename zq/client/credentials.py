@@ -40,10 +40,11 @@ class Token:
 
 
 def resolve_token(token: str | None, *, otherwise: bool) -> Token | None:
-    """Return the client's token, or ``None`` if the client sends no token.
+    """Return the access token that the client sends, or ``None`` if the client sends no token.
 
-    ``token`` is the token; "" = no token. If ``token`` is ``None``, the token is read from the environment, unless the
-    client authenticates in another way (``otherwise``).
+    Args:
+        token: The token; "" = no token, ``None`` = the token in the environment variable ``ZQ_TOKEN``.
+        otherwise: Whether the client authenticates in another way. The environment variable is then ignored.
     """
     text = token if token is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None

@@ -164,9 +164,10 @@ class Queue(QueueOperations, BlockingOperations):
     def work(
         self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[ConsumeArguments]
     ) -> WorkResult:
-        """Call ``handler`` in a thread for each message until the consumer stops. Return the message counts.
+        """Claim messages, and call ``handler`` in a thread for each message. Return the message counts.
 
-        If the handler raises, the message is released and the error is logged.
+        The method returns when the consumer stops, for example on SIGTERM or after ``count`` messages. If the handler
+        raises, the message is released and the error is logged.
         """
         return self.consume(**options).work(handler, concurrency)
 
@@ -228,7 +229,7 @@ class AsyncTopic(TopicOperations, AsyncOperations):
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Return the metadata of a queue or topic, or ``{}`` if the credential does not permit access to it."""
+    """Return the metadata of a queue or topic, or ``{}`` if the client is not authorized to read the metadata."""
     try:
         return resource.metadata()
     except NotAuthorized:

@@ -133,7 +133,7 @@ class Packer:
         return batch
 
     def restart_linger(self) -> None:
-        """Reset the age of the current batch, to exclude the time that the previous batch took to send."""
+        """Reset the age of the current batch, so that it does not include the time for sending the previous batch."""
         self._since = time.monotonic()
 
     def _is_overdue(self) -> bool:
@@ -185,9 +185,10 @@ class PostResult(ErrorRecorder):
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Return the call that posts all messages in a request body atomically and returns the message ids.
+    """Build the API call that posts all messages of a request body atomically and returns the message ids.
 
-    ``kind`` is "queues" or "topics". If the idempotency key ``key`` is ``None``, the call uses a new key.
+    ``kind`` is "queues" or "topics". ``batch`` is the request body. If the idempotency key ``key`` is ``None``, a new
+    key is used.
     """
     return Call(
         method="POST",
@@ -200,7 +201,7 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
 
 
 def with_first_id(call: Call[list[str]]) -> Call[str]:
-    """Return a copy of a call that posts one message. The copy returns the message id instead of a list of ids."""
+    """Convert an API call that returns a list with one message id to a call that returns the id."""
 
     def read(response: Response) -> str:
         return call.read(response)[0]
@@ -210,7 +211,10 @@ def with_first_id(call: Call[list[str]]) -> Call[str]:
 
 
 def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
-    """Return the call that stages the messages of a request body atomically and returns their number."""
+    """Build the API call that adds all messages of a request body to a stage atomically and returns their number.
+
+    The messages in a stage are invisible until a commit publishes them.
+    """
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
@@ -222,9 +226,10 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
 
 
 def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
-    """Return the call that posts or stages a batch. The call fails if the server stores only a part of the batch.
+    """Build the API call that posts a batch or, if ``stage`` is set, adds the batch to the stage.
 
-    The batch's idempotency key is derived from ``key``.
+    The call fails if the server stores only a part of the batch. The batch's idempotency key is derived from ``key``
+    and the position of the batch in the input.
     """
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
@@ -282,7 +287,7 @@ class BatchLimits(Struct):
         return min(MAX_BATCH, self.max_messages_per_post)
 
     def bytes(self, metadata: dict[str, Any]) -> int:
-        """Return the maximum batch size in bytes. A limit in the queue's metadata overrides the server's limit."""
+        """Return the maximum batch size in bytes: the limit in the metadata, or the server's limit if none is set."""
         size = metadata.get("_max_messages_post_size")
         return size if isinstance(size, int) else self.max_messages_post_size
 

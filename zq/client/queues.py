@@ -101,9 +101,9 @@ class QueueOperations(SubscriptionOperations):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Store messages in a stage. Return the number of messages.
+        """Add messages to a stage, and return the number of messages.
 
-        The messages are invisible until a commit publishes the stage.
+        A stage keeps messages invisible until a commit publishes the stage.
         """
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
@@ -153,6 +153,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
+            methods: HTTP methods that the URL permits.
             expires: Expiry time. Default: in one day. A time without a time zone is local.
         """
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
@@ -215,8 +216,8 @@ class QueueOperations(SubscriptionOperations):
     ) -> Call[Claim]:
         """Claim messages for ``ttl`` seconds.
 
-        If no attempt gets a response, or if the caller is interrupted, the client releases the claim unless you have
-        passed a ``name``.
+        If the request gets no response or is interrupted, the server may have created the claim. The client then
+        releases the claim, unless ``name`` is set.
 
         Args:
             limit: Maximum number of messages.
@@ -265,10 +266,10 @@ class QueueOperations(SubscriptionOperations):
     ) -> Call[SettleResult]:
         """Delete, release, move and bury messages of a claim atomically.
 
-        A buried message is moved to the queue's dead-letter queue.
+        Raises ``ClaimNotFound`` if the claim has expired. A buried message is moved to the queue's dead-letter queue.
 
-        Raises ``ClaimNotFound`` if the claim has expired. ``delete="*"`` deletes all messages of the claim that no
-        other argument contains.
+        Args:
+            delete: Message ids; "*" = all messages of the claim except those in ``release``, ``move`` and ``bury``.
         """
         gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
         terms = extensions.SettleTerms(gone, [*release], [*move], [*bury])

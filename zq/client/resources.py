@@ -35,7 +35,7 @@ FINISHED: Final = msgspec.json.Decoder(PageBody[FinishedMessage])
 
 
 def id_list(ids: Iterable[str]) -> Ids:
-    """Convert ids to a list. Raises ``Invalid`` for a string, whose characters would be used as ids."""
+    """Convert ids to a list. Raises ``Invalid`` if ``ids`` is a single string."""
     if isinstance(ids, str):
         raise Invalid("Ids must be a list of strings, not a single string.")
     return [*ids]
@@ -44,7 +44,7 @@ def id_list(ids: Iterable[str]) -> Ids:
 def messages_call(
     method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
 ) -> Call[Messages]:
-    """Return the call that sends a request and returns the messages in the response."""
+    """Build the API call that sends a request and returns the messages in the response."""
     return Call(
         method=method,
         path=path,
@@ -56,7 +56,7 @@ def messages_call(
 
 
 def message_page_call(decoder: "msgspec.json.Decoder[PageBody[M]]", path: str, params: Params) -> Call[MessagePage[M]]:
-    """Return a call that reads a page of messages or history entries as a ``MessagePage``."""
+    """Build the API call that reads a page of messages or history entries as a ``MessagePage``."""
 
     def read(response: Response) -> MessagePage[M]:
         page = decoder.decode(response.body)
@@ -68,7 +68,7 @@ def message_page_call(decoder: "msgspec.json.Decoder[PageBody[M]]", path: str, p
 
 
 def message_pages(decoder: "msgspec.json.Decoder[PageBody[M]]", path: str, params: Params) -> Call[Page[M]]:
-    """Return a call that reads the first page of messages or history entries.
+    """Build the API call that reads the first page of messages or history entries.
 
     Each page contains the call for the next page. An empty page is the last one.
     """
@@ -101,7 +101,8 @@ class ResourceOperations:
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
         """Create the queue or topic and return ``True``. If the name exists, return ``False`` and change nothing.
 
-        After a lost response and a retry, the result may be ``False`` although this call created the queue or topic.
+        If the response to the first attempt is lost, a retry may return ``False`` although this call created the queue
+        or topic.
         """
         self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
@@ -184,7 +185,7 @@ class ResourceOperations:
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[ListedResource]]:
-    """Return the call for the first page of a listing of queues or topics. ``kind`` is "queues" or "topics"."""
+    """Build the API call that reads the first page of a listing. ``kind`` is "queues" or "topics"."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(response: Response) -> Page[ListedResource]:

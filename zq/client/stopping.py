@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graceful termination of loops on SIGTERM and SIGINT."""
+"""Graceful termination of long-running loops, such as consumers, on SIGTERM and SIGINT."""
 
 import signal
 import threading
@@ -19,9 +19,10 @@ _first_awaited: Final[list[None]] = []
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Call ``stop`` on the first SIGTERM or SIGINT during the block, then restore the previous signal handlers.
+    """Stop a loop gracefully: call ``stop`` on the first SIGTERM or SIGINT during the block.
 
-    Outside the main thread, the context manager has no effect. An ignored signal stays ignored.
+    After the first signal or the block, the previous signal handlers are restored. Outside the main thread, the context
+    manager has no effect. An ignored signal stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,9 +56,9 @@ def _restore_handlers() -> None:
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """Stop all running loops on the first signal. Pass the second signal to the previous handlers.
+    """Stop all loops that run in a ``stop_on_signals`` block, and restore the previous signal handlers.
 
-    If no loop is running, pass the first signal to the previous handlers, too.
+    If this is not the first signal, or if no such loop is running, pass the signal to the previous handler.
     """
     first = bool(_first_awaited)
     _first_awaited.clear()

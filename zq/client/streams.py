@@ -57,12 +57,11 @@ class EventReader:
     def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
         """Prepare to reconnect after the stream has ended. Return the gaps to report, or raise ``error``.
 
-        - If the server rejects a position that the server has sent (``Invalid``), the log was lost. Report a gap, and
-          read the new log from the start.
-        - If the server limits the rate (``TooManyRequests``) after an earlier connection has succeeded, sleep as long
-          as the server requests.
-        - If any other error occurs before this connection has received data, raise the error.
-        - Otherwise, reconnect after a back-off. If no position is known, report a gap.
+        - ``Invalid``, if the server itself has sent the resume position: the server has lost the log. Report a gap, and
+          read the new log from its start.
+        - ``TooManyRequests``, if an earlier connection has received data: sleep as long as the server requests.
+        - Any other error, if this connection has received no data: raise the error.
+        - Otherwise, sleep for a back-off. If no resume position is known, report a gap.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False

@@ -26,11 +26,11 @@ class SubscriptionOperations(ResourceOperations):
     ) -> Call[SubscribeResult]:
         """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI has a confirmed subscription.
 
-        Deliveries begin when the subscriber has confirmed. If the URI already has an unconfirmed subscription, the
-        server sends another confirmation request, and the call returns the id without a secret.
+        The server sends a confirmation request to the URI. Deliveries begin when the subscriber has confirmed. If the
+        URI already has an unconfirmed subscription, the result contains its id, but no secret.
 
-        If the response is lost, the client does not retry. Repeat the call to get the id, and call ``rotate_secret`` to
-        get a secret. ``ttl`` is in seconds, by default one hour.
+        The client does not retry this call. If the response is lost, repeat the call to get the id, and call
+        ``rotate_secret`` to get a secret. ``ttl`` is in seconds, by default one hour.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         return Call(

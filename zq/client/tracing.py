@@ -17,9 +17,9 @@ NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 def trace_headers() -> Mapping[str, str]:
-    """Return the headers with the context of the current span; empty if no span is current.
+    """Return the trace-context headers of the current OpenTelemetry span, or no headers if no span is current.
 
-    The server ignores a tracestate of more than ``MAX_STATE`` characters, and rejects requests with longer headers.
+    A ``tracestate`` of more than ``MAX_STATE`` characters is omitted.
     """
     get_current_span = getattr(sys.modules.get(API), "get_current_span", None)
     if get_current_span is None:
@@ -33,9 +33,10 @@ def trace_headers() -> Mapping[str, str]:
 
 
 def link_to(attributes: Mapping[str, Any]) -> "Link | None":
-    """Return a link to the span that posted a message with these attributes; ``None`` if they have no valid context.
+    """Return a link to the span that posted the message with these attributes.
 
-    Raises ``ModuleNotFoundError`` for a valid context if the package ``opentelemetry-api`` is not installed.
+    Return ``None`` if the attributes contain no valid trace context. Otherwise, raises ``ModuleNotFoundError`` if the
+    package ``opentelemetry-api`` is not installed.
     """
     parent, state = attributes.get(PARENT), attributes.get(STATE)
     if not isinstance(parent, str) or not trace_context(parent, ""):

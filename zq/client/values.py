@@ -201,7 +201,7 @@ class ListedResource(Struct, frozen=True):
 
 
 class WorkResult(Struct, frozen=True):
-    """The message counts of ``work``. ``unstarted`` messages were released without calling the handler."""
+    """The message counts that ``work`` returns. ``unstarted`` messages were released without calling the handler."""
 
     done: int
     failed: int

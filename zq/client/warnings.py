@@ -38,10 +38,10 @@ class Warnings:
                 LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, known))
 
     def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
-        """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
+        """Return a copy of a post call that checks first whether the queue ignores delays.
 
-        The check sends one request for each queue, before the first post with a delay. If a later response reports that
-        the queue has ignored a delay, the next post checks again.
+        If the queue ignores delays, the copy raises ``Invalid``. Only the first post with a delay to a queue sends the
+        check request. If a later response reports that the queue has ignored a delay, the next post checks again.
         """
         if not self._checks_delays:
             return post
@@ -86,6 +86,6 @@ class Warnings:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean NAME?`` with the most similar known name, or a period if no name is similar."""
+    """Return the end of an error message: ``; did you mean NAME?``, or a period if no known name is similar."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else "."

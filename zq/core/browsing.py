@@ -36,7 +36,7 @@ class Browsing:
     ) -> ReadResult[Page[Message]]:
         """Return a page of the queue's messages in one state, such as delayed. Omit messages that cannot be decrypted.
 
-        If ``starts`` is true, the response truncates bodies, so a page has room for more messages.
+        ``starts``: whether the client receives only the start of each body. A page may then have more messages.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be one of {', '.join(State)}.")

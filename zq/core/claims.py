@@ -84,10 +84,10 @@ class Claims:
         return self.claim(queue, lambda _rules: request)
 
     def claim(self, queue: QueueRef, build_request: Callable[[Rules], ClaimRequest]) -> ClaimReply:
-        """Claim messages under the queue's current rules. While claims are paused, claim nothing.
+        """Claim messages, unless claims on the queue are paused.
 
-        ``build_request`` builds the claim request for the given rules. If the cached rules were outdated,
-        ``build_request`` is called again.
+        ``build_request`` builds the claim request from the queue's rules (the parsed settings in its metadata). If the
+        cached rules were outdated, ``build_request`` is called again.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -114,9 +114,10 @@ class Claims:
         return ClaimReply(claim, now, made.existing)
 
     def _release_undecryptable(self, queue: QueueRef, claim: Claim, shown: Messages, now: Seconds) -> Claim | None:
-        """Release undecryptable messages of a new claim. Return the claim without them; ``None`` if no message is left.
+        """Release all messages of the claim that are not in ``shown``, because they cannot be decrypted.
 
-        Without the release, a consumer that settles the whole claim would settle messages that it never received.
+        Return the claim with the messages in ``shown``, or ``None`` if there are none. Without the release, a consumer
+        that settles the whole claim would settle messages that it never received.
         """
         read = {message.id for message in shown}
         away = [Release(message.id, UNREADABLE_DELAY) for message in claim.messages if message.id not in read]
@@ -154,7 +155,10 @@ class Claims:
         self._claims.renew(queue, self._lease(claim, terms, caps_grace=True), self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Release a claim's messages after ``delay`` seconds; ``None`` = the queue's delay. Ignore an unknown claim."""
+        """Release the messages of a claim. Ignore an unknown claim.
+
+        The messages become ready again after ``delay`` seconds; ``None`` = the queue's redelivery delay.
+        """
         if delay is not None:
             check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay, unit="seconds")
         self._claims.release(queue, claim, self._clock.now(), delay)

@@ -80,9 +80,16 @@ class CommitExecutor:
     def commit(self, commit: Commit, admitted: Admission = NO_ADMISSION) -> CommitResult:
         """Record and apply a commit. If this takes longer than ``patience`` seconds, return a result with ``open`` set.
 
-        If the producer's previous commit is unfinished, apply the previous commit first. If that takes longer than
-        ``patience`` seconds, raise ``CommitRunning``. Also raises ``QuotaExceeded`` and the errors of
-        ``TransactionController.commit``.
+        If the producer's previous commit is unfinished, the previous commit is applied first.
+
+        Args:
+            admitted: Context manager that reserves quota. It yields an error to raise, or ``None``.
+
+        Raises:
+            CommitRunning: The previous commit was not applied within ``patience`` seconds.
+            QuotaExceeded: The project has reached a quota.
+
+        Also raises the errors of ``TransactionController.commit``.
         """
         deadline = time.monotonic() + self._patience
         while True:

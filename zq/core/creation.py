@@ -38,7 +38,10 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's current rules from its metadata. Create a missing queue. Raises ``QuotaExceeded``."""
+        """Return the queue's current rules (parsed settings) from its metadata. Create the queue if it does not exist.
+
+        Raises ``QuotaExceeded`` if the project may not create another queue.
+        """
         stored = self._queues.get(queue)
         if stored is None:
             with self._quotas.admit_queue(queue):
@@ -47,7 +50,7 @@ class QueueCreation:
         return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
 
     def forget(self, queue: QueueRef) -> None:
-        """Invalidate the queue's cached rules after this server has changed the queue's metadata."""
+        """Invalidate the cached settings of the queue after this server has changed the queue's metadata."""
         self._rules_cache.forget(queue)
 
 
@@ -67,7 +70,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """Creation of topics on first use, and lookup of their rules. The rules are at most one second old."""
+    """Creation of topics on first use, and lookup of their settings. The settings are at most one second old."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class TopicCreation:
         self._sealed = ReadThroughCache(self.stored_sealed_since, CACHE_SIZE, CACHE_TTL, monotonic)
 
     def forget(self, topic: TopicRef) -> None:
-        """Invalidate the topic's cached rules after this server has changed the topic's metadata."""
+        """Invalidate the cached settings of the topic after this server has changed the topic's metadata."""
         self._recent.forget(topic)
         self._sealed.forget(topic)
 

@@ -58,7 +58,10 @@ _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
 
 
 class DataKeys:
-    """The data keys of all projects. Thread-safe. ``masters`` are 32-byte master keys; the first one wraps new keys."""
+    """The data keys of all projects. Thread-safe.
+
+    ``masters`` are 32-byte master keys by id. The first master key wraps new data keys.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -166,7 +169,10 @@ class DataKeys:
         return key
 
     def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Rewrap a data key with the first master key. If no master key can unwrap it, return it unchanged."""
+        """Rewrap a data key with the first master key. Return the master key's id and the wrapped data key.
+
+        If no master key can unwrap the data key, return ``id`` and ``wrapped`` unchanged.
+        """
         key = self._unwrap(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrap(project, number, key)
 

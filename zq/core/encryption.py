@@ -49,8 +49,9 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 class Sealing:
     """Encryption and decryption of message bodies.
 
-    The arguments are functions that return the time since which all bodies of a queue or topic are encrypted; 0 = some
-    may be unencrypted. The ``stored_`` functions read the store, because another server may have disabled encryption.
+    The arguments whose names end with ``_since`` are functions. They return the time since which all bodies of a queue
+    or topic are encrypted; 0 = some may be unencrypted. The ``stored_`` functions read the store, because another
+    server may have disabled encryption.
     """
 
     def __init__(
@@ -193,14 +194,19 @@ class Sealing:
 def topic_binding(topic: str, seal: bytes) -> str:
     """Return the ``id`` to pass to ``Sealing.seal`` and ``Sealing.open`` for the body of a message in a topic.
 
-    A topic's message is encrypted before its id is assigned, so the topic's name and the random ``seal`` replace the
-    id. The slash keeps the result different from all ids. In messages of earlier zq versions, ``seal`` is b"".
+    A topic's message is encrypted before its id is assigned. Therefore, the topic's name and the random bytes ``seal``
+    replace the id. In messages of earlier zq versions, ``seal`` is b"".
     """
+    # The slash keeps the result different from all ids.
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
 
 def _must_be_encrypted(created: Seconds, since: Seconds) -> bool:
-    """Return whether all servers encrypted new bodies when the message was posted."""
+    """Return whether a message that was created at ``created`` must be encrypted.
+
+    ``since`` is the time when encryption was enabled; 0 = not enabled. For ``CACHE_EXPIRY_SECONDS`` afterwards, a
+    server with an outdated cache may still have posted unencrypted messages.
+    """
     return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 

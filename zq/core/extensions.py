@@ -10,8 +10,8 @@ from msgspec import Struct
 class ProtocolKey(Struct, frozen=True):
     """A reserved metadata key for queue attributes of another protocol, such as SQS.
 
-    A queue with this key may be its own dead-letter queue, or name a dead-letter queue that does not exist yet. Dead
-    letters of the queue get the default ttl of the dead-letter queue.
+    A queue with this key may name itself, or a queue that does not exist yet, as its dead-letter queue. Unless the
+    queue sets a ttl for dead letters, they get the default ttl of the dead-letter queue.
 
     Args:
         check: Raises ``InvalidBody`` if the other metadata contradicts the value.
@@ -25,10 +25,10 @@ class ProtocolKey(Struct, frozen=True):
 
 
 class OwnedDocuments(Struct, frozen=True):
-    """A document kind whose documents are deleted together with their project.
+    """A kind of documents that are deleted together with their project.
 
-    ``deployment_kinds`` are kinds of documents that belong to the deployment, not to a project. For each deleted
-    document of the project, the documents of these kinds with the name of the deleted document are deleted, too.
+    ``deployment_kinds`` are kinds of documents that belong to the deployment. Together with a document of the project,
+    the documents of these kinds with the same name are deleted.
     """
 
     kind: str

@@ -98,10 +98,11 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the queue's rules for a post of ``size`` bytes (contract section 7.2). Create a missing queue.
+        """Return the queue's rules (parsed settings) for a post of ``size`` bytes. Create a missing queue.
 
-        The rules may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the mode of
-        the service forbids posts.
+        If the cached rules forbid a post of this size, the current rules are read from the store. Otherwise, the rules
+        may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service
+        forbids posts. See contract section 7.2.
         """
         self._modes.check_post()
         remembered = self._rules_cache.remembered(queue)
@@ -212,7 +213,10 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the copies for the queue's followers, unless an earlier attempt of the request has staged them."""
+        """Stage the copies of the messages for the queue's followers, such as subscriptions.
+
+        If an earlier attempt of this request has staged the copies, nothing is staged again.
+        """
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -239,7 +243,10 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. If ``refusal`` is set, only look up the idempotency key, and then raise ``refusal``."""
+        """Add the drafts to the stage. If ``refusal`` is set, add nothing and raise ``refusal``.
+
+        Raises ``Repeated`` instead if an earlier request with the same idempotency key has been applied.
+        """
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         max_messages = limits.max_stage_messages
@@ -400,7 +407,8 @@ class Messages:
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
         """Reserve storage quota for the drafts. Return the error if posts are paused or the quota is exceeded.
 
-        Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service forbids posts.
+        The error is not raised, so that the caller can look up the idempotency key first. Raises ``NoPosts`` or
+        ``ReadOnly`` if the mode of the service forbids posts.
         """
         self._modes.check_post()
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
@@ -418,7 +426,10 @@ class Messages:
         trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> tuple[Sequence[Draft], bool]:
-        """Build the drafts of the posted messages. Also return whether the queue ignores a message's delay."""
+        """Build the drafts of the posted messages. Also return whether a message has a delay that the queue ignores.
+
+        ``ids`` are the ids of the messages; empty = new ids.
+        """
         default_ttl, max_ttl = self._rules_cache.ttl(queue, rules), self._limits.max_message_ttl
         default_delay, max_delay = rules.default_message_delay, self._limits.max_message_delay
         seals = rules.enable_encrypt_messages

@@ -32,7 +32,7 @@ NOT_ENCRYPTED: Final = "this server cannot encrypt messages because message_encr
 
 
 class MetadataSchema:
-    """The metadata schema of "queue" or "topic". ``unbuilt`` has the reason for each unsupported key."""
+    """The metadata schema of "queue" or "topic". ``unbuilt`` maps each unsupported key to the reason."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` if an operation is malformed (contract section 6.5). The metadata is not needed."""
+    """Raise ``InvalidBody`` if a JSON Patch operation on metadata is malformed (contract section 6.5)."""
     for operation in operations:
         _key(operation)
 

@@ -55,7 +55,10 @@ def list_messages(
     max_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return a page of messages, like ``MessageController.list``, but read the page in slices."""
+    """Return a page of messages, like ``MessageController.list``, but read a large page in slices.
+
+    If ``expected`` is set and differs from the queue's metadata, the page contains the metadata and no messages.
+    """
     if size <= turns.SLICE:
         return messages.list(queue, after, size, list_filter, now, max_bytes, expected)
     others: list[bytes] = []

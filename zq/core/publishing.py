@@ -252,7 +252,10 @@ class TopicPoll:
         return page
 
     def _has_new(self) -> bool:
-        """Return whether the tail has messages of the topic after ``position``. If not, advance ``position``."""
+        """Return whether the in-memory tail of the log contains messages of the topic after ``position``.
+
+        If the tail contains only messages of other topics, advance ``position`` to the end of the tail.
+        """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
                 return True
@@ -260,7 +263,11 @@ class TopicPoll:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Block until a message may be available or the deadline has passed. If ``check`` fails, close the poll."""
+        """Block until a message may be available or the deadline has passed.
+
+        If ``check`` is set, block for at most ``RECHECK_INTERVAL`` seconds, and then call ``check``. It raises an error
+        if the request must not wait any longer. After an error, the poll is closed.
+        """
         self._events.waiting(1)
         try:
             if check is None:
@@ -295,7 +302,7 @@ class TopicPoll:
 
 
 def _has_news(page: TopicPage, after: int | None) -> bool:
-    """Return whether the page ends the poll. A gap ends the poll only if the page's position is beyond ``after``."""
+    """Return whether the page has messages, or a gap that moves the position of the reader beyond ``after``."""
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 

@@ -82,7 +82,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata, and wake the queue's long polls, because the change may have resumed a paused queue."""
+        """Change the metadata like ``MetadataResource.change``. Then wake the long polls of the queue.
+
+        The change may have resumed a paused queue, so that messages are available to the long polls.
+        """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown

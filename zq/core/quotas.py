@@ -228,15 +228,16 @@ class Quotas:
         return self._reserve_queues(missing) if missing else NO_RESERVATION
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if creating the queues that do not exist would exceed the project's queue limit."""
+        """Raise ``QuotaExceeded`` if the project's queue limit forbids creating the queues that are missing."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
-        """Raise ``QuotaExceeded`` if creating the dead-letter queue would exceed the project's queue limit.
+        """Raise ``QuotaExceeded`` if the project's queue limit forbids creating the dead-letter queue ``name``.
 
-        A later claim creates the dead-letter queue without a check.
+        The check happens when ``name`` is set in the metadata of ``queue``. A claim that later creates the dead-letter
+        queue does not check the limit.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -262,7 +263,10 @@ class Quotas:
                 raise exceeded("queues", limit)
 
     def _read_exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists. If the project has no queue limit, return ``True`` without a lookup."""
+        """Return whether the queue exists. If the project has no queue limit, return ``True`` without a read.
+
+        Without a limit, queues are created without a quota check, so their existence does not matter.
+        """
         return not self.allotment(queue.project).quota.queues or self._storage.queues.get(queue) is not None
 
     def _register(self, project: str) -> None:
@@ -299,15 +303,18 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the subscription limit (0 = no limit), and add the project to the list of projects."""
+        """Return the project's subscription limit; 0 = no limit.
+
+        Called before a subscription is created, so this method also adds the project to the list of projects.
+        """
         self._registered.get(project)
         return self.allotment(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Return a context manager that reserves quota for a stage, fence or producer.
+        """Return a context manager that reserves quota for a transaction object: a stage, fence or producer.
 
-        If the limit is reached, the context manager yields a ``QuotaExceeded`` error, otherwise ``None``.
+        If the project has reached its limit, the context manager yields a ``QuotaExceeded`` error, otherwise ``None``.
         """
         limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
@@ -325,7 +332,7 @@ class Quotas:
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
-        """Remove a stage, fence or producer from this server's cache of existing objects."""
+        """Remove a transaction object (a stage, fence or producer) from this server's cache of existing objects."""
         with self._lock:
             self._existing_work.pop((project, work, name), None)
 
@@ -345,7 +352,7 @@ class Quotas:
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return the number of the project's queues, topics, tokens and transaction objects, by quota name."""
+        """Return the numbers of the project's queues, topics, tokens, stages, fences and producers, by quota name."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),

@@ -79,7 +79,8 @@ class RecentProjects:
         self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
-        """Record a request of a project. No lock is needed: the next request corrects an overwritten record."""
+        """Record a request of a project."""
+        # No lock is needed: the next request corrects an overwritten record.
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
@@ -89,10 +90,10 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how likely it is that a heavy request of ``account`` delays other requests.
+        """Return whether a heavy request (with many messages) of ``account`` would delay other requests.
 
-        ``NOW``: light requests are in progress. ``RECENT``: another project sent a request within the last
-        ``CONTENTION_SECONDS``.
+        ``NOW``: light requests (with few messages) are in progress. ``RECENT``: another project sent a request within
+        the last ``CONTENTION_SECONDS``. ``NONE``: otherwise.
         """
         if self.busy:
             return Contention.NOW
@@ -144,7 +145,10 @@ class Account:
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
-        """Apply a new quota and cancel all debts, because paying them off at a lower rate could take years."""
+        """Apply a new quota and refill all token buckets.
+
+        Debts are cancelled, because paying off a debt at a lower rate could take years.
+        """
         with self._lock:
             self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
@@ -175,13 +179,17 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` when it ends."""
+        """Count a suspended request, such as a long poll, as in progress again. Call ``leave`` at its end."""
         with self._lock:
             self._running += 1
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a slot and charge an estimated cost, which ``end_heavy`` refunds. Raises ``TooManyRequests``."""
+        """Admit a heavy request (with many messages), and charge its estimated cost until ``end_heavy`` is called.
+
+        If ``MAX_HEAVY`` heavy requests of the project are running, wait up to ``HEAVY_WAIT`` seconds. Raises
+        ``TooManyRequests``.
+        """
         with self._lock:
             self._heavy += 1
             self._update_busy()
@@ -206,7 +214,10 @@ class Account:
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Release the slot of a heavy request and refund its estimated cost. ``leave`` charges the actual cost."""
+        """End a heavy request, and refund the estimated cost that ``begin_heavy`` charged.
+
+        ``messages`` and ``size`` are the estimate. ``leave`` charges the actual cost.
+        """
         with self._lock:
             self._heavy -= 1
             self._update_busy()
@@ -226,12 +237,12 @@ class Account:
             self._lock.release()
 
     def spend(self, now: float, messages: int, size: int) -> None:
-        """Charge messages and bytes that a stream sends after its request has ended."""
+        """Charge messages and bytes that were sent on an open stream."""
         with self._lock:
             self._charge(now, messages, size)
 
     def owes(self, now: float) -> float:
-        """Return the seconds until the project has paid off its debt of messages and bytes; negative = no debt."""
+        """Return the seconds until the project's debt of messages and bytes is paid off; 0 or less = no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def scarcest_rate(self, now: float) -> RemainingRate | None:
@@ -384,7 +395,10 @@ class Exchange:
 
 
 def fair_share(limit: float, demands: Iterable[float]) -> float:
-    """Return this process's max-min fair share of ``limit``. The process's own demand counts as unlimited."""
+    """Return the max-min fair share of ``limit`` for this process.
+
+    ``demands`` are the demands of the other processes. The demand of this process counts as unlimited.
+    """
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)

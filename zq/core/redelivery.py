@@ -67,8 +67,9 @@ def claim(
 ) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Several servers may claim and move concurrently, because only ready messages are moved. If a claim finds only
-    messages that must be moved, the claim is repeated after the move, up to ``MAX_CLAIM_ATTEMPTS`` times.
+    If the store finds only messages to move, the claim is repeated after the move, up to ``MAX_CLAIM_ATTEMPTS`` times.
+    Concurrent calls on several servers are safe, because only ready messages are moved. ``before_move`` is called
+    before each move with the queue, the moves and the time.
     """
     for _ in range(MAX_CLAIM_ATTEMPTS):
         claimed = storage.claims.create(queue, request, now)

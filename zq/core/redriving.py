@@ -120,8 +120,8 @@ class Redriving:
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without moving messages. Inspect at most ``MAX_BATCH`` messages.
 
-        Without ids, a redrive stops at the first message without a target. The fields ``counted`` and ``origins`` of
-        the result also cover the messages after that message.
+        Without ids, ``redrive`` stops at the first message without a target queue. The dry run continues after this
+        message, and includes later messages in the fields ``counted`` and ``origins`` of the result.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -223,7 +223,10 @@ class Redriving:
             turns.give_way()
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
-        """Yield the ready messages with these ids in pages. A message that a commit is settling is not ready."""
+        """Yield the ready messages with these ids, in pages.
+
+        A claimed message is not ready, and neither is a message that a running commit settles.
+        """
         for start in range(0, len(ids), CHUNK):
             if start:
                 turns.give_way()

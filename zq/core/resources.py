@@ -70,7 +70,10 @@ class ListingBudget:
             turns.give_way()
 
     def charge_resource(self) -> bool:
-        """Charge one inspected resource. Return whether the budget is used up. At intervals, let other threads run."""
+        """Charge one inspected resource. Return whether the budget is used up.
+
+        Let other threads run after every ``turns.SLICE`` resources.
+        """
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -234,8 +237,8 @@ class MetadataResource(Generic[R, T]):
         """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
         If other clients change the metadata concurrently, ``edit`` is called again. ``named`` are the dead-letter
-        queues that ``edit`` may set; permission and quota are checked for them. Raises the errors of ``patch`` and of
-        ``edit``.
+        queues that ``edit`` may set. The caller's permission to post to them and the queue quota are checked. Raises
+        the errors of ``patch`` and of ``edit``.
         """
         self._authorize_dead_letters(allowance, named)
         while True:

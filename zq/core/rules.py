@@ -87,7 +87,7 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
 
 class RulesCache:
-    """Caches of queue rules (parsed settings), by metadata and by queue."""
+    """Caches of the rules (parsed settings) of queues: one keyed by metadata, the others keyed by queue."""
 
     def __init__(
         self,
@@ -135,10 +135,11 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Let target queues accept unencrypted bodies if the moves contain unencrypted messages.
+        """Prepare target queues for moves of unencrypted messages.
 
-        A queue whose metadata marks all bodies as encrypted treats an unencrypted body as unreadable. This method
-        removes the mark. Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
+        If a queue's metadata states that all bodies are encrypted, an unencrypted body counts as unreadable. This
+        method removes the statement from target queues that would receive unencrypted messages. Raises
+        ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -183,7 +184,7 @@ class RulesCache:
             self.forget(target)
 
     def forget(self, queue: QueueRef) -> None:
-        """Invalidate the queue's cached rules after this server has created, changed or deleted the queue."""
+        """Invalidate the cached settings of the queue after this server has created, changed or deleted the queue."""
         with self._lock:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)

@@ -219,10 +219,10 @@ class Streams:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """Open a stream of the matching topics after a log position.
+        """Open a stream of messages from the topics that match ``pattern`` and for which ``visible`` returns ``True``.
 
         Args:
-            after: Log position; ``None`` = the end of the log.
+            after: Log position after which the stream starts; ``None`` = the end of the log.
             disconnect: Function that closes the connection of a stalled reader. If it is ``None``, the HTTP server must
                 close the connection.
 
@@ -279,7 +279,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers, whose own threads are blocked in a send."""
+        """Disconnect stalled readers in a background thread, because their own threads are blocked in a send."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -293,10 +293,10 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap from the last message of the log to the marker; ``None`` if the marker is not after that message.
+    """Return the gap between the end of the log and ``marker``, or ``None`` if the marker is not beyond the end.
 
-    The gap shows that the store has lost messages. Raises ``Invalid`` if the log has not assigned the marker's sequence
-    number yet, because a reader with this marker would miss the next messages.
+    A reader's marker beyond the end shows that the store has lost messages. Raises ``Invalid`` if the log has never
+    assigned the marker's sequence number.
     """
     if marker <= reading.last:
         return None

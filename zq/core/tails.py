@@ -204,7 +204,7 @@ class Tail:
         return self._stale
 
     def close(self) -> None:
-        """Wake all waiting readers. Later calls return without waiting."""
+        """Wake all waiting readers. Afterwards, no reader of this tail waits."""
         with self._changed:
             self.closed = True
             self._notify(None)
@@ -305,7 +305,8 @@ class Tails:
     def join(self, project: str) -> Tail:
         """Acquire the tail of a project's log. The caller must release the tail with ``leave``.
 
-        Concurrent first callers share one initialization.
+        If several readers join at the same time, the tail is initialized only once. Raises ``Unavailable`` if the
+        initialization fails.
         """
         with self._lock:
             tail = self._tails.get(project)
@@ -331,7 +332,7 @@ class Tails:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Wake all waiting readers. Later calls return without waiting. Idempotent."""
+        """Wake all waiting readers. Afterwards, no reader waits. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():

@@ -115,9 +115,10 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append the counts of the previous second if a new second has begun.
+        """Append an entry for each project that made more than ``MAX_PER_SECOND`` changes in the previous second.
 
-        Each project with more than ``MAX_PER_SECOND`` changes gets an entry with the number of unlisted changes.
+        The entry has the number of changes that have no entry of their own. If ``second`` has not changed since the
+        last call, do nothing.
         """
         if second == self._second:
             return
@@ -178,9 +179,10 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(timestamp: str) -> str:
-    """Return an upper bound for the names of the entries made at or after the ISO 8601 time ``timestamp``.
+    """Convert a time in ISO 8601 to a name that sorts after all entries made at or after this time.
 
-    Newer entries have smaller names. If ``timestamp`` is "", the bound is greater than all names.
+    Newer entries sort before older entries. If ``timestamp`` is "", the result sorts after all entries. Raises
+    ``InvalidParameter`` for an invalid time.
     """
     if not timestamp:
         return "~"

@@ -87,9 +87,9 @@ class Transactions:
     ) -> CommitResult:
         """Publish stages and delete the messages of claims atomically.
 
-        If the commit is decided but not yet applied, ``CommitResult.open`` is set. Raises ``NotAuthorized`` if the
-        caller may not use a queue, a stage or the producer. Also raises ``Invalid``, ``QuotaExceeded`` and the errors
-        of ``TransactionController.commit``.
+        If the commit is recorded but not completely applied yet, ``CommitResult.open`` is set. Such a commit can no
+        longer fail. Raises ``NotAuthorized`` if the caller may not use a queue, a stage or the producer. Also raises
+        ``Invalid``, ``QuotaExceeded`` and the errors of ``TransactionController.commit``.
         """
         stages = terms.stages
         _authorize(allowance, terms, stages)
@@ -121,7 +121,10 @@ class Transactions:
         return committed
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit, which may still be open. Raises ``ProducerNotFound``."""
+        """Return the producer's last commit. Raises ``ProducerNotFound``.
+
+        If the commit is recorded but not completely applied yet, ``CommitResult.open`` is set.
+        """
         return self._executor.last(project_id(project), check_free_name("producer", producer))
 
     def list(
@@ -158,7 +161,7 @@ class Transactions:
         return ReadResult(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Resume abandoned commits. Must be called once a second."""
+        """Resume commits that have made no progress since the last call. Must be called once a second."""
         if self._resumes:
             self._executor.resume()
 

@@ -94,7 +94,7 @@ class StorageQuotas:
         return held
 
     def recent(self) -> Iterator[tuple[str, str, int]]:
-        """Return the cached usage that is at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
+        """Yield the cached usage that is at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
         oldest = self._monotonic() - REPORTED_AGE
         with self._lock:
             held = list(self._held.items())
@@ -143,7 +143,7 @@ class MetadataQuotas:
             raise exceeded("metadata_bytes", limit)
 
     def recent(self) -> Iterator[tuple[str, str, int]]:
-        """Return the cached totals that are at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
+        """Yield the cached totals that are at most ``REPORTED_AGE`` old, as tuples of project, quota name and use."""
         oldest = self._monotonic() - REPORTED_AGE
         with self._lock:
             known = list(self._known.items())
@@ -153,7 +153,7 @@ class MetadataQuotas:
 
 
 def beyond_free(size: int) -> int:
-    """Return how many of ``size`` metadata bytes count against the quota."""
+    """Return the number of metadata bytes that count against the quota: ``size`` minus ``FREE_METADATA``, or 0."""
     return max(0, size - FREE_METADATA)
 
 

@@ -32,7 +32,8 @@ class WriteResult(Struct, Generic[T], frozen=True):
 class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
-    ``delayed`` is true if delayed messages are included: the client requested them, or the queue has no default delay.
+    ``delayed``: whether the listing includes delayed messages. They are included if the client requests them, or if the
+    queue has no default delay.
     """
 
     page: Page[Message]

@@ -13,7 +13,7 @@ MAX_CONCURRENT_POLLS: Final = 4
 
 
 class Slots:
-    """A server's limited slots for long polls or streams, shared among projects. The caller must hold a lock."""
+    """A server's limited slots for long polls or streams, shared among projects. Not thread-safe."""
 
     def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
         """Create ``count`` slots. By default, one project may occupy ``share`` percent of them."""
@@ -66,8 +66,8 @@ class Wakeup(threading.Event):
 class Waiter:
     """A request that waits for messages, and its slot.
 
-    If ``takes`` is true, the request claims or pops messages. If ``found_nothing`` is true, the request has reached its
-    deadline, and its last poll found no message.
+    ``takes``: whether the request claims or pops messages. ``found_nothing``: whether the request's last poll, at its
+    deadline, found no message.
     """
 
     __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
@@ -129,7 +129,10 @@ class PollQueue:
 
 
 class WaitQueue:
-    """The requests that wait for messages of one queue, in order of arrival, and the queue's timer."""
+    """The requests that wait for messages of one queue, in order of arrival.
+
+    ``timer`` is the monotonic time at which the queue is polled even if no notification arrives.
+    """
 
     __slots__ = ("timer", "waiters")
 

@@ -47,7 +47,7 @@ RESERVE_WAIT: Final = 1.0
 
 
 class PollResult(Struct, Generic[T], frozen=True):
-    """The result of a poll. ``turned_away`` is true if the request found no message and no slot for waiting."""
+    """The result of a poll. ``turned_away``: no message was found, and no slot was free for waiting."""
 
     answer: T
     turned_away: bool = False
@@ -97,8 +97,8 @@ class Waiters:
             takes: Whether the request claims or pops messages. A notification wakes only one of these requests.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. An error ends the long
                 poll.
-            may_use_reserve: Whether the client polls again immediately after an empty response. If no other slot is
-                free, the request may then wait up to ``RESERVE_WAIT`` seconds in a reserve slot.
+            may_use_reserve: Whether the request may wait in a reserve slot, up to ``RESERVE_WAIT`` seconds, if no other
+                slot is free. Set it for clients that poll again immediately after an empty response.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait, unit="seconds"):
             return QueuePoll(self, queue, None, 0.0)
@@ -179,10 +179,10 @@ class Waiters:
             return waiter
 
     def leave(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Remove the waiter. Unless the waiter has found the queue empty, wake the next request that claims or pops.
+        """Remove a waiter. If messages may be available, wake the next request that claims or pops.
 
-        The queue counts as empty if the waiter's last poll, at its deadline, found no message and no notification has
-        arrived since. A read-only waiter wakes no request.
+        No message is available if the waiter's last poll, at its deadline, found none and no notification has arrived
+        since. A read-only waiter wakes no request.
         """
         with self._lock:
             waiter.leave()
@@ -196,11 +196,11 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, poll_start: Seconds) -> None:
-        """Set the timer at which waiting requests poll the queue again.
+        """Set the time at which waiting requests poll the queue again without a notification.
 
-        The timer fires when the next message becomes ready, but at the latest when the next regular poll is due. If the
-        queue already has an earlier timer, this method changes nothing. ``poll_start`` is the start time of the poll
-        that found no message. If a message has become ready since ``poll_start``, the timer fires immediately.
+        This is the time at which the next message becomes ready or the next regular poll is due, whichever is earlier.
+        An earlier time that is already set is kept. ``poll_start`` is the start of the last poll, which found no
+        message. If a message has become ready since then, the requests poll immediately.
         """
         due = self._queues.ready(queue, 0, poll_start).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)

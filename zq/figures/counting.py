@@ -109,7 +109,7 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a queue or topic, or shared counters if ``tally`` is full."""
+    """Return the counters of a queue or topic. If ``tally`` is full, return shared counters for all further names."""
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:

@@ -107,7 +107,10 @@ class Exchange:
         self._records.publish(encode_record(server, self._spans), now)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all processes' records, and call ``add`` for each new interval. Raises ``Unavailable``."""
+        """Read the records of all processes, and call ``add`` for each interval that was not read before.
+
+        Raises ``Unavailable``.
+        """
         records = self._records.read(now)
         for name, record in records.items():
             merged = self._merged.get(name, set())
@@ -145,8 +148,8 @@ def _fold(span: Span, max_names: int) -> Span:
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     """Keep the ``max_names`` busiest rows, and add up the counts of the other rows.
 
-    The result has one sum for each project of the other rows. If these rows belong to too many projects, the result
-    has only one sum for all projects.
+    The other rows are added up by project. If they belong to more than ``max_names`` projects, they are added up to a
+    single row.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}

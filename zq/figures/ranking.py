@@ -74,8 +74,11 @@ class Ranking:
     ) -> RankedPage:
         """Return a page of names, sorted by metric and then by name.
 
-        ``order`` is ``asc`` or ``desc`` to sort by metric, ``names`` or ``-names`` to sort by name. Raises
-        ``InvalidParameter`` if the marker is malformed.
+        Args:
+            figures: Returns the value of the metric for each name. Not called if the order of the names is cached.
+            order: ``asc`` or ``desc`` to sort by metric, ``names`` or ``-names`` to sort by name.
+
+        Raises ``InvalidParameter`` if the marker is malformed.
         """
         id, start, after, last = _decode_marker(marker) if marker else ("", 0, 0.0, "")
         known = self._orders.get(id)

@@ -135,7 +135,10 @@ class Figures:
         return Points(**points, as_of=timestamp(as_of), now=current_depth(depth, as_of, sampler.max_counted()))
 
     def project(self, project: str, seconds: int, visible: Visible) -> Overview[str]:
-        """Return the overview of a project. Its time series are None if the caller may not see all queues."""
+        """Return the overview of a project: current counts, top queues and time series.
+
+        If ``visible`` is set, the caller may not see all queues, and the overview has no time series.
+        """
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.register_viewer(project)
         now = self._clock.now()

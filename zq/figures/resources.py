@@ -38,7 +38,7 @@ class _Reports:
 
 
 class QueueFigures(_Reports):
-    """``/v2/figures/queues``: a page of the project's queues or topics with their metrics."""
+    """``/v2/figures/queues``: a page of the project's queues (or topics, if requested) with their metrics."""
 
     policy = {"GET": "queues:get_all"}
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background sampling of queue depths.
 
-A sweep reads the depths of all queues. A queue whose chart a client is viewing is read every two seconds. A viewer is a
-client that has requested statistics within the last ``VIEWER_TTL`` seconds.
+- A sweep reads the depths of all queues.
+- A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
+- A watched queue is a queue whose chart a client has open. Its depth is read every two seconds.
 """
 
 import heapq
@@ -85,7 +86,10 @@ class MetadataSummary(NamedTuple):
 
 
 class Rates(Struct, frozen=True):
-    """The rates of one interval in messages per second, summed over all processes, by (project, name)."""
+    """The message rates of each queue and topic in one ten-second interval, summed over all server processes.
+
+    Rates are in messages per second. The keys are pairs of project and name.
+    """
 
     queues: dict[tuple[str, str], list[float]]
     topics: dict[tuple[str, str], list[float]]
@@ -94,7 +98,7 @@ class Rates(Struct, frozen=True):
 class Sampler:
     """The background sampler of queue depths and message rates in this process.
 
-    If ``start`` is not called, each request for statistics runs a sampling round on its own thread.
+    Without a call of ``start``, there is no sampling thread. Each request for statistics then takes a sample itself.
     """
 
     def __init__(
@@ -152,10 +156,9 @@ class Sampler:
             self._thread.join()
 
     def register_viewer(self, project: str) -> None:
-        """Register a viewer of the project.
+        """Register that a client is viewing the project's statistics. Wait briefly for a sample if none is recent.
 
-        If this process had no recent viewer, or if the project is new, wait briefly for a sweep. Raises ``Unavailable``
-        if the queue depths are not known.
+        Raises ``Unavailable`` if the queue depths are not known.
         """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
@@ -174,7 +177,7 @@ class Sampler:
             raise Unavailable("Queue depths are not available, because the store did not respond. Try again later.")
 
     def _await_sweep(self, now: float) -> None:
-        """If a sweep is due, wait briefly for its end, so that a new viewer gets current depths."""
+        """Wait briefly until the queue depths have been read again, unless they were read very recently."""
         before = self._swept_at
         if self.snapshot is NO_SNAPSHOT or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
             patience = TICK_SECONDS if self.snapshot is NO_SNAPSHOT else VIEWER_PATIENCE
@@ -182,7 +185,10 @@ class Sampler:
                 self._sweep_ended.wait_for(lambda: self._swept_at != before, patience)
 
     def watch(self, queue: QueueRef) -> None:
-        """Watch the queue for ``VIEWER_TTL`` seconds. If ``MAX_WATCHED`` queues are watched already, do nothing."""
+        """Sample the queue's depth every two seconds for the next ``VIEWER_TTL`` seconds.
+
+        If ``MAX_WATCHED`` other queues are sampled in this way already, the call has no effect.
+        """
         now = self._monotonic()
         with self._lock:
             new = queue not in self.watched
@@ -274,7 +280,7 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the queue's time series. If it does not exist, create it and evict the least recently used series."""
+        """Return the queue's time series. If there is none, create one and evict the least recently used series."""
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)
@@ -313,7 +319,7 @@ class Sampler:
         return found
 
     def _exchange(self) -> None:
-        """At the end of each interval, publish this process's counts. A few seconds later, read all counts."""
+        """Exchange message counts with the other server processes through the store, once per ten-second interval."""
         now = self.clock.now()
         slot = int(now // FINE.step)
         if slot > self._published_slot:
@@ -330,11 +336,8 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the counts of one process and interval to the rates.
-
-        If the interval has not ended, ignore the counts, because the clock of the process is ahead.
-        """
-        if slot >= self.clock.now() // FINE.step:
+        """Add the message counts of one server process in one interval to the message rates."""
+        if slot >= self.clock.now() // FINE.step:  # The other process's clock is ahead.
             return
         rates = self.spans.get(slot)
         if rates is None:

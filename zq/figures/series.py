@@ -94,10 +94,9 @@ class Ring:
 
 
 class KnownCounts:
-    """Counters for the points of the long windows (``LONG_WINDOWS``).
+    """The number of ten-second intervals with known message rates, for each point of the long time series.
 
-    A point of a long window combines several ten-second intervals. Its counter is the number of these intervals whose
-    rates are known.
+    The long time series (``LONG_WINDOWS``) have points that each combine many ten-second intervals.
     """
 
     def __init__(self) -> None:
@@ -112,9 +111,12 @@ class KnownCounts:
                 del counts[min(counts)]
 
     def count(self, slot: int, window: Window, began: int) -> int:
-        """Return the number of ten-second intervals with known rates in the point ``slot`` of ``window``.
+        """Return how many ten-second intervals of one point of a time series have known message rates.
 
-        Intervals before the ten-second slot ``began`` are not counted.
+        Args:
+            slot: The number of the point.
+            window: The length and resolution of the time series.
+            began: The number of the first ten-second interval that may be counted.
         """
         each = window.step // FINE.step
         return min(self._counts[window].get(slot, 0), max(0, (slot + 1) * each - began))

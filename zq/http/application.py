@@ -109,10 +109,8 @@ class App(falcon.App[Any, Any]):
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a request on one of ``ShortRoutes`` would now wait neither for I/O nor for a lock.
-
-        While a thread handles a large request, the result is ``False``, because that thread may hold a queue's lock.
-        """
+        """Return whether a quick request can currently run without waiting for I/O or a lock."""
+        # A thread that handles a large request may hold a queue's lock.
         return self._storage.is_prompt and not turns.has_large_work()
 
     def has_several_projects(self) -> bool:

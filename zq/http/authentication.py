@@ -37,9 +37,9 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def cached_validity(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether the cached credential is valid, or ``None`` if the credential is not cached.
+        """Look up the credential in the cache. Return whether it is valid, or ``None`` if it is not cached.
 
-        An invalid credential is not counted as a failed authentication.
+        This method does not count an invalid credential as a failed login attempt.
         """
         ...
 
@@ -160,9 +160,9 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the feature's credential check that applies to the request.
+        """Return the credential check of the optional feature, such as SQS, that authenticates the request itself.
 
-        If no feature authenticates the request, return ``None``.
+        Return ``None`` if the server's own strategy authenticates the request.
         """
         for check in self.checks:
             if check.applies(env):
@@ -199,7 +199,10 @@ def token_of(req: Request) -> str:
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to ``env[PRESENTED]``, except those in ``harmless``."""
+    """Move the identity headers that the client sent, such as ``X-Roles``, to ``env[IDENTITY_KEY]``.
+
+    ``harmless`` contains names in ``env`` that need no check, because they are known not to be identity headers.
+    """
     unknown = [name for name in env if name not in harmless]
     names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:
@@ -209,7 +212,7 @@ def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
 def check_again(req: Request) -> Callable[[], object] | None:
     """Return a function that raises ``NotAuthorized`` if a long-running request is no longer permitted.
 
-    Return ``None`` if the server neither authenticates nor limits callers, because permissions then never change.
+    Return ``None`` if the request needs no such check.
     """
     context = req.context
     authentication, bounds = context.authentication, context.bounds

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authorization middleware: checks permissions and rate limits before a responder runs (tenancy, sections 2, 4 and 6).
 
-A resource has two class attributes for authorization. ``policy`` maps each HTTP method to a policy rule. ``verbs``
-maps a method to a scope verb, such as produce or manage, that replaces the verb of the rule.
+A Falcon resource declares the permission that each HTTP method requires:
 
-The middleware checks the queue or topic in the path. The responder uses ``req.context.allowance`` to check names in the
-query or body before it changes anything. The responder also sets ``req.context.messages`` to the number of messages
-that are charged to the rate limit.
+- The class attribute ``policy`` maps HTTP methods to policy rules, such as ``"messages:create"``.
+- The class attribute ``verbs`` maps HTTP methods to scope verbs, such as "produce". Default: the verb of the rule.
+
+The middleware checks the queue or topic in the path. If the query or body names other queues or topics, the responder
+checks those names with ``req.context.allowance``. The responder also sets ``req.context.messages`` to the number of
+messages for the rate limit.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,12 +47,12 @@ ACTIVE: Final = State.ACTIVE
 
 
 class Response(falcon.Response):
-    """A response that accepts constant headers without Falcon's checks."""
+    """A Falcon response with a fast method for setting several headers."""
 
     __slots__ = ()
 
     def put_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers with lower-case names."""
+        """Set headers without Falcon's checks. The header names must be in lower case."""
         self._headers.update(headers)
 
 
@@ -61,7 +63,7 @@ class Authorization:
 
     - ``allowance``: the caller's permissions;
     - ``account``: the rate limiter of the caller's project;
-    - ``bounds``: this middleware, which long-running requests use to check the project's state again.
+    - ``bounds``: this middleware, so that a long poll or stream can check again that the project is active.
     """
 
     def __init__(
@@ -119,10 +121,7 @@ class Authorization:
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """Create and cache the caller's permissions.
-
-        The cache key is ``id(identity)``. The object ``identity`` lives as long as the credential is cached.
-        """
+        """Create and cache the caller's permissions."""
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
                 del self._allowances[next(iter(self._allowances))]
@@ -163,7 +162,7 @@ class Authorization:
             account.resume()
 
     def check_mode(self, changes: bool) -> None:
-        """Raise ``ReadOnly`` if the request changes something and the mode of the service forbids it."""
+        """Raise ``ReadOnly`` if ``changes`` is true and the service is in a mode that forbids changes."""
         if changes:
             self._modes.check_change()
 

@@ -119,9 +119,9 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await ``awaited`` with a deadline, which may move while the coroutine waits.
+        """Await ``awaited`` with a timeout. Raises ``TimeoutError`` shortly after the deadline.
 
-        ``deadline`` returns the current deadline as a monotonic time. Raises ``TimeoutError`` shortly after this time.
+        ``deadline`` is called repeatedly, because the deadline may change. It returns the deadline as a monotonic time.
         """
         ...
 
@@ -133,7 +133,7 @@ class SocketEdge(Protocol):
 
 
 class Feature:
-    """An optional part of the server. The base class adds nothing."""
+    """Base class of the server's optional features. Each method can be overridden, and does nothing by default."""
 
     tags: Mapping[str, str] = {}
     """Descriptions of the feature's OpenAPI tags, by tag."""
@@ -187,4 +187,4 @@ class Feature:
         """Stop background work."""
 
     def finish(self) -> None:
-        """Finish the shutdown of the feature after the store has been closed. Must return within two seconds."""
+        """Complete the shutdown of the feature. Called after the store was closed; must return within two seconds."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the raw request line and headers, before WSGI merges header names.
 
-WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. If a proxy sets one spelling
-and forwards the client's other spelling, a client could choose its project. The HTTP server (edge) therefore checks the
-raw headers and stores the error in the environment. ``zq.http.admission`` then rejects the request.
+WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. A client could thus choose its
+project with ``X_Project_ID`` although a proxy sets ``X-Project-ID``. To prevent this, the HTTP server checks the raw
+headers and stores an error in the environment. ``zq.http.admission`` then rejects the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ class HeadAuthenticator(Protocol):
     """Interface of an authenticator that checks the credential in the headers before the body is read."""
 
     def cached_validity(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the HTTP server may read the body, or ``None`` if the store must be queried first."""
+        """Look up the credential in the cache. Return whether it is valid, or ``None`` if the store must be queried."""
         ...
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
@@ -78,10 +78,7 @@ def find_head_error(headers: Iterable[tuple[str, str]], target: str) -> str | No
 
 
 def check_target(target: str) -> str | None:
-    """Check whether a proxy may interpret the request target differently.
-
-    If so, return an error sentence. Otherwise, return ``None``.
-    """
+    """Return an error sentence if a proxy may interpret the request target differently, otherwise ``None``."""
     if target.startswith("//"):
         return LEADING_SLASHES
     if "%" not in target:

@@ -19,11 +19,16 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def read_key(req: Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey:
-    """Read the idempotency key from the header, which must be present.
+    """Return the key from the header ``Idempotency-Key``, together with a digest of the request.
 
-    The result includes a digest of body, query and ``more``, so that the store detects if a client uses the key again
-    for a different request. Equal keys for different operations (``verb``) are independent. Raises ``InvalidHeader``
-    if the key is malformed.
+    The request must have the header. With the digest, the store detects if a client uses a key again for a different
+    request. Raises ``InvalidHeader`` if the key is malformed.
+
+    Args:
+        verb: The operation. The same key can be used once for each operation.
+        window: The number of seconds for which the store remembers the key.
+        raw: The request body, which is part of the digest.
+        more: Further strings to include in the digest.
     """
     key = req.env[HEADER]
     if _KEY.fullmatch(key) is None:

@@ -22,14 +22,17 @@ HANDOVER_KEY: Final = "zq.handover"
 
 
 class WaitRegistration(Protocol):
-    """The registration of a long poll in a wait queue."""
+    """The registration of a long poll for notifications of new messages."""
 
     def seconds_left(self) -> float:
-        """Return the number of seconds after which the request polls even without a notification."""
+        """Return the time in seconds after which the request must poll even if it has not been notified."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. ``notify`` may be called on any thread, and before this method returns."""
+        """Start waiting. Call ``notify``, on any thread, when messages may be available.
+
+        ``notify`` may be called before this method returns.
+        """
         ...
 
     def end(self) -> None:
@@ -164,11 +167,11 @@ class Handover:
         self.feed = feed
 
     def request_thread(self) -> None:
-        """Let the next poll run on a worker thread, because the last poll would have blocked the event loop."""
+        """Request a worker thread for the next poll. Call this method if the poll would block the event loop."""
         self.needs_thread = True
 
     def begin_poll(self) -> None:
-        """Record that a poll has begun. Clears an earlier ``request_thread``."""
+        """Record that a poll has begun, and withdraw the request for a worker thread."""
         self.needs_thread = False
 
     def end(self) -> None:

@@ -99,9 +99,9 @@ class TopicMessages:
     ) -> PollResult[TopicPage] | TopicPoll:
         """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
 
-        A request for a large page occupies a slot for heavy requests (``zq.http.weight``). Release the slot while the
-        request waits.
+        The next call for the same request must pass this object as ``topic_poll``.
         """
+        # A request for a large page occupies a slot for heavy requests, but not while it waits.
         try:
             weight.admit_page(req, limit)
         except BaseException:

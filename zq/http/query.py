@@ -101,8 +101,8 @@ def fence(req: Request) -> Fence | None:
 def hops(req: Request) -> int:
     """Read the header ``Zq-Hops``, which contains how often zq servers have forwarded the message.
 
-    A subscription can deliver to another zq queue. The number limits endless loops. Raises ``InvalidHeader`` if the
-    header is malformed.
+    A subscription can deliver to another zq queue. With the number, the server detects endless loops of deliveries.
+    Raises ``InvalidHeader`` if the header is malformed.
     """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
@@ -135,7 +135,10 @@ def format_parameters(parameters: dict[str, Any]) -> dict[str, str]:
 
 
 def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
-    """Return the query of the link to the next page, or ``None`` if ``marker`` is ``None``."""
+    """Return the query parameters of the link to the next page, or ``None`` if ``marker`` is ``None``.
+
+    ``given`` contains the query parameters of the current page.
+    """
     return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
@@ -167,16 +170,17 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
 
 
 def max_announced_size(req: Request, bound: int) -> int:
-    """Return the body's ``Content-Length``.
+    """Return the maximum size of the request body in bytes, before the body is read.
 
-    If the size of the body is unknown, return ``bound``. If the request has no body, return 0.
+    The maximum is the ``Content-Length``, or ``bound`` if the header is missing. Without a body, the maximum is 0.
     """
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 
 
 def _may_have_body(req: Request) -> bool:
-    """Return whether a request without ``Content-Length`` may have a body, because it is chunked or uses HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body."""
+    # Requests with chunked encoding and HTTP/2 requests may.
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 

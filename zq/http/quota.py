@@ -16,17 +16,14 @@ NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is 
 
 
 def require_quotas(quotas: Quotas | None) -> Quotas:
-    """Return ``quotas``.
-
-    Without authentication, the server has no quotas, and ``quotas`` is ``None``. In this case, raise ``NotBuilt``.
-    """
+    """Return ``quotas``. Raises ``NotBuilt`` if ``quotas`` is ``None``, as on a server without authentication."""
     if quotas is None:
         raise NotBuilt(NO_QUOTAS)
     return quotas
 
 
 def usage(quotas: Quotas, project: str) -> UsageReport:
-    """Return the usage of a project."""
+    """Return the resources that a project uses, such as stored messages and bytes."""
     used = dict(quotas.used(project))
     exact, age = dict.fromkeys(used, True), 0
     stored = quotas.stored(project)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources that queues and topics share: metadata, stats and purge (contract sections 6, 13).
 
-The argument ``word`` is "queue" or "topic". It is also the name of the attribute of ``req.context`` that contains the
-queue or topic. The plural of ``word`` occurs in policy rules, paths and listings.
+The constructors take an argument ``word``, "queue" or "topic", which appears in paths, policy rules and listings.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for live streams as server-sent events (extensions contract, section 8).
 
-The HTTP server requests the next part of a stream after it has sent the previous one. Under Granian,
-``EventStream.step`` returns parts without blocking. Under gunicorn, each stream occupies a thread and polls its
-reader's socket.
+Under Granian, ``EventStream.step`` returns the events without blocking. Under gunicorn, each stream occupies a thread.
 """
 
 import logging
@@ -93,10 +91,9 @@ class ProjectStream(_StreamResource):
 
 
 class EventStream:
-    """The response body of a stream.
+    """The response body of a stream: an iterator of server-sent events, encoded as bytes."""
 
-    This class is not a generator, because closing a generator that has not started would not close the stream.
-    """
+    # A generator would not do: closing a generator that has not started would not close the stream.
 
     def __init__(
         self,
@@ -109,9 +106,10 @@ class EventStream:
         """Initialize the body.
 
         Args:
-            check: Raises ``NotAuthorized`` if the reader may no longer read. Called every ``HEARTBEAT`` seconds.
-            account: Rate limiter to charge for the events. While the project exceeds its rate, only heartbeats are
-                sent.
+            check: Raises ``NotAuthorized`` if the client may no longer read. Called every ``HEARTBEAT`` seconds.
+            account: Rate limiter to charge for the events. While the project exceeds its rate limit, the stream sends
+                only heartbeats.
+            now: The clock of the rate limiter.
         """
         self._stream = stream
         self._connection = connection
@@ -163,7 +161,7 @@ class EventStream:
         return max(0.0, min(self._sent_at + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when events may be available, except while the project exceeds its rate limit."""
+        """Call ``notify`` when events may be available. While the project exceeds its rate limit, do nothing."""
         if not self._is_held:
             self._stream.notify_when(notify)
 

@@ -67,7 +67,13 @@ class Tenant:
         trusts_roles: bool,
         find: limits.Find,
     ) -> None:
-        """Initialize the middleware. If ``trusts_roles``, accept the ``X-Roles`` header of unauthenticated callers."""
+        """Initialize the middleware.
+
+        Args:
+            strict_client_id: Whether the ``Client-ID`` must be a UUID.
+            trusts_roles: Whether the ``X-Roles`` header of unauthenticated callers is accepted.
+            find: Checks whether a queue exists whose name is longer than the limit for new names.
+        """
         self._limits = limit
         self._strict = strict_client_id
         self._find = find
@@ -119,7 +125,7 @@ class Tenant:
     def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
         """Return the caller's identity from the identity headers.
 
-        If the project id is invalid, ``of_topic`` selects the error that is raised.
+        If the project id is invalid, raises ``InvalidTopicName`` (with ``of_topic``) or ``InvalidName``.
         """
         headers: Mapping[str, Any] = env.get(IDENTITY_KEY, env)
         through_proxy = headers is not env
@@ -147,7 +153,8 @@ def _check_project(req: Request, identity: Identity, resource: object) -> None:
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity in the headers. Equal headers yield one object, because caches use its ``id`` as a key."""
+    """Return the identity for these header values. Equal values yield the same object."""
+    # Caches of permissions use the ``id`` of the object as a key.
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
 

@@ -223,7 +223,7 @@ class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
     policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
 
     def on_delete(self, req: Request, resp: falcon.Response) -> None:
-        """Revoke a JSON Web Token by its id, which may contain any characters."""
+        """Revoke a JSON Web Token by its id, which is the query parameter ``jti``."""
         self._tokens.deny(_check_token_id(query.text(req, "jti")))
         resp.status = falcon.HTTP_204
 
@@ -266,9 +266,9 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _check_token_id(token_id: str) -> str:
-    """Return ``token_id`` if it can be the id of a JSON Web Token. Raises ``Invalid`` if it cannot.
+    """Return ``token_id`` if it is a valid id of a JSON Web Token. Raises ``Invalid`` if not.
 
-    A complete zq token is also invalid, because URLs must not contain secrets.
+    The secret text of a zq token is not valid, because URLs must not contain secrets.
     """
     if not 1 <= len(token_id) <= MAX_TEXT or not token_id.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")

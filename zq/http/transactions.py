@@ -36,7 +36,7 @@ class WorkCollection:
 
 
 class FenceItem:
-    """``/v2/fences/{name}``: advance a fence, which rejects requests with an older epoch from then on."""
+    """``/v2/fences/{name}``: advance a fence to a newer epoch. Requests with an older epoch are then rejected."""
 
     policy = {"POST": "claims:update"}
 

@@ -35,7 +35,9 @@ def long_poll(
     *,
     takes: bool,
 ) -> None:
-    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline.
+    """Poll until ``fetch`` returns a non-empty result, then respond with ``show(result)``.
+
+    After the number of seconds in the query parameter ``wait``, respond with an empty result.
 
     Args:
         takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
@@ -69,13 +71,13 @@ def poll(
     takes: bool,
     may_use_reserve: bool = False,
 ) -> None:
-    """Call ``fetch`` until its result is not empty or ``wait`` seconds have passed, then respond with ``show``.
+    """Poll until ``fetch`` returns a non-empty result or ``wait`` seconds have passed, then respond with ``show``.
 
     Args:
         takes: Whether ``fetch`` claims or pops messages. If so, ``fetch`` is not called after the client has
             disconnected.
-        may_use_reserve: Whether the request may wait in a slot of the reserve if no other slot is free. Set this for
-            clients that poll again immediately after an empty response.
+        may_use_reserve: Whether the client polls again immediately after an empty response. If the maximum number of
+            requests is waiting already, such a client may still wait for a short time.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admission of heavy requests, which handle more than ``MAX_LIGHT_MESSAGES`` messages.
 
-The number of heavy requests that a project may run concurrently is limited. A heavy request is charged an estimated
-cost in advance and yields to light requests between slices of its work (``zq.turns``).
+- The number of concurrent heavy requests per project is limited. Further heavy requests wait.
+- The rate limit is charged an estimate in advance, and the actual number of messages and bytes at the end.
+- While a heavy request runs, it pauses regularly so that other requests can run (``zq.turns``).
 
 A resource calls ``admit`` with the expected number of messages, or with ``UNKNOWN_MESSAGE_COUNT``.
 """
@@ -41,7 +42,10 @@ T = TypeVar("T", bound=HasFound)
 
 
 class HeavyRequest(Struct):
-    """A heavy request in progress. ``messages`` and ``size`` were charged to its account in advance."""
+    """A heavy request in progress.
+
+    ``messages`` and ``size`` (bytes) are the estimate that the rate limiter ``account`` was charged in advance.
+    """
 
     account: Account | None
     now: Callable[[], float]
@@ -49,17 +53,22 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Free the slot of the request and refund the estimated cost. The actual cost is charged separately."""
+        """Allow the project's next heavy request to run, and refund the estimate that was charged in advance."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)
 
 
 def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
-    """Admit a request that handles ``count`` messages.
+    """Delay a heavy request until its project may run one more, and charge the rate limit in advance.
 
-    A heavy request waits for a free slot of its project, and is charged ``messages`` messages and ``size`` bytes.
-    Raises ``TooManyRequests`` if the project exceeds its rate limits.
+    A request is heavy if it handles more than ``MAX_LIGHT_MESSAGES`` messages. Other requests are neither delayed nor
+    charged in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits.
+
+    Args:
+        count: The expected number of messages that the request handles.
+        messages: The number of messages to charge.
+        size: The number of bytes to charge.
     """
     context = req.context
     if count <= MAX_LIGHT_MESSAGES or context.heavy is not None:
@@ -80,7 +89,7 @@ def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
 
 
 def end(req: Request) -> None:
-    """End the heavy part of the request, if any, so that the project's next heavy request can run. Idempotent."""
+    """If the request is heavy, allow the project's next heavy request to run. Idempotent."""
     heavy: HeavyRequest | None = req.context.heavy
     if heavy is not None:
         req.context.heavy = None
@@ -88,19 +97,22 @@ def end(req: Request) -> None:
 
 
 def admit_page(req: Request, limit: int | None) -> None:
-    """Admit a request that reads a page of up to ``limit`` messages. Raises the same errors as ``admit``."""
+    """Call ``admit`` for a request that reads a page of up to ``limit`` messages."""
     if limit is not None and limit > MAX_LIGHT_MESSAGES:
         admit(req, limit, 0, min(limit, UNKNOWN_MESSAGE_COUNT) * MESSAGE_SIZE)
 
 
 def admit_post(req: Request, raw: bytes) -> None:
-    """Admit a request that posts the messages in ``raw``. Raises the same errors as ``admit``."""
+    """Call ``admit`` for a request that posts messages. ``raw`` is the request body."""
     count = max_posted_messages(raw)
     admit(req, count, count, len(raw))
 
 
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap ``fetch`` so that each poll is admitted. A request is not heavy between polls."""
+    """Return a function that calls ``admit`` before ``fetch``, for a long poll that fetches up to ``limit`` messages.
+
+    If ``fetch`` finds no messages, the request no longer counts as heavy until the next poll.
+    """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return fetch
 
@@ -116,9 +128,9 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
 
 
 def max_posted_messages(raw: bytes) -> int:
-    """Return an upper bound for the number of messages in the body of a post, without decoding the body.
+    """Estimate the number of messages in the body of a post without decoding the body.
 
-    For a short body, return 0.
+    The result is an upper bound. It is 0 for a body so short that the number of messages cannot be large.
     """
     if len(raw) <= MAX_LIGHT_POST:
         return 0

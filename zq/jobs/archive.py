@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job ``archive``, which appends new history entries of queues to Parquet files.
 
-For each queue, two Spark streams archive the posted and the finished messages. Their checkpoints are in the archive. A
-batch that is repeated after a crash replaces the files of the first attempt, so readers see each entry once.
+For each queue, one Spark stream archives the posted messages and another stream archives the finished messages. The
+archive also contains the checkpoints of the streams. If a batch is repeated after a crash, the new files replace the
+files of the first attempt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,10 @@ def run_stream(spark: SparkSession, path: str, table: str, options: Mapping[str,
 def batch_function(
     path: str, table: str, options: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """Return the ``foreachBatch`` function of a stream. It appends the row count of each batch to ``written``."""
+    """Return the ``foreachBatch`` function of a stream, which writes each batch to a table of the archive.
+
+    The function appends the number of rows of each batch to ``written``.
+    """
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -51,8 +51,11 @@ def source_options(session: Session) -> dict[str, str]:
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
     """Yield the active Spark session, or a new session that is stopped at the end.
 
-    ``format("zq")`` is registered, and the session's time zone is UTC. ``settings`` are ``spark.sql`` settings that
-    apply during the block. Their names contain underscores instead of dots.
+    ``format("zq")`` is registered, and the session's time zone is UTC.
+
+    Args:
+        settings: ``spark.sql`` settings that apply during the ``with`` block, with underscores in place of dots, such
+            as ``shuffle_partitions`` for ``spark.sql.shuffle.partitions``.
     """
     running = SparkSession.getActiveSession()
     spark = running or start_session(name)

@@ -152,7 +152,10 @@ def collect(rows: DataFrame) -> Rows:
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or one JSON line per row. Its member ``is`` has the value ``queue`` or ``hour``."""
+    """Print three tables, or one JSON object per row and line.
+
+    The member ``is`` of a JSON object is "queue" for a row of ``by_queue`` and "hour" for a row of ``by_hour``.
+    """
     if not session.out.uses_tables:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
@@ -189,7 +192,10 @@ def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HO
 
 
 def step_minutes(hours: Sequence[str]) -> int:
-    """Return the length of a plot's time step in minutes, for the period that contains these hours."""
+    """Return a suitable time step in minutes for a plot of a period.
+
+    ``hours`` contains hours of the period, including the first and the last, as ISO 8601 text.
+    """
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, max_span in STEPS.items() if span <= max_span), DAY)
@@ -249,7 +255,7 @@ def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> Data
 
 
 def backlog_counts(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return, per queue, the number of live messages, their maximum age, and how many expire within an hour."""
+    """Return one row per queue: the live messages, the age of the oldest one, and those that expire within an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("waiting"),

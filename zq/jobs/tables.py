@@ -40,9 +40,9 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that an earlier attempt of the batch has stored and that are missing in ``rows``.
+    """Add the rows that only an earlier attempt to store the same batch has read.
 
-    A row may be missing because the server has deleted the message since the earlier attempt.
+    ``rows`` lacks these rows if the server has deleted the messages since the earlier attempt.
     """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:

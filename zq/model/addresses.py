@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network addresses: a check for public addresses, and the network by which a client's requests are counted.
+"""Network addresses: a check for public addresses, and the network that identifies a client.
 
 Clients choose some URLs that the server requests, such as webhooks. To prevent server-side request forgery, the server
 accepts only URLs with public addresses.
@@ -82,7 +82,10 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the network by which a client's requests are counted: an IPv4 address or an IPv6 /64 network."""
+    """Return the key under which the requests of a client are counted.
+
+    The key is the IPv4 address or the /64 prefix of the IPv6 address. If ``host`` is not an address, the key is b"".
+    """
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(found, "ipv4_mapped", None)

@@ -39,7 +39,7 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The attributes of a message. A field with its default value is absent."""
+    """The attributes of a message. The stored JSON omits each field that has its default value."""
 
     message_attributes: dict[str, AttributeValue] = {}
     """The sender's own attributes by name."""

@@ -31,13 +31,15 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the ttl and expiry that a message has after it is claimed (contract section 8.1).
+        """Return the ttl and the expiry time of a message after this claim (contract section 8.1).
+
+        Both change only if the message would expire before the claim and ``prolong`` is true.
 
         Args:
             ttl: The message's ttl before the claim, in seconds.
-            expires: The message's expiry before the claim.
-            ends: Expiry of the claim.
-            second: The number of time units in a second. The arguments ``expires`` and ``ends`` use these units.
+            expires: The message's expiry time before the claim.
+            ends: The expiry time of the claim.
+            second: The unit of the times: 1 for seconds, 1000 for milliseconds.
         """
         if expires < ends and self.prolong:
             return self.ttl + self.grace, ends + self.grace * second
@@ -168,7 +170,9 @@ class MessageHandle(Struct, frozen=True):
         """Return the outcome of this request, given the state of the stored message.
 
         Args:
-            is_accepted: Whether ``claim`` is live, or the caller accepts expired claims.
+            claim: The id of the message's claim.
+            count: The message's claim count.
+            is_accepted: Whether the claim is live. Also true if the caller accepts expired claims.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
@@ -198,7 +202,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of the last renewal. If the claim was never renewed, time of the creation.
-        lapsed: Number of messages whose last claim expired. Set only when the claim is created.
+        lapsed: Number of messages in this claim whose previous claim expired. Set only when the claim is created.
     """
 
     id: str

@@ -11,10 +11,7 @@ from zq.model.parcels import LOG, LogParcel, Parcel, QueueParcel, facts
 
 
 class Digest:
-    """The number of items in a set of stored items (facts), and the SHA-256 digest of the set.
-
-    The digest does not depend on the order of the items.
-    """
+    """The number of items in a set, and a SHA-256 digest of the set that does not depend on the order of the items."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,12 +28,12 @@ class Digest:
 
 
 class Contents:
-    """The contents of the projects in one store.
+    """A summary of the data in a store, for a comparison with another store.
 
     Attributes:
-        digests: Digests by project, kind, and lifetime. The facts of a digest expire in ``2 ** lifetime`` seconds or
-            later.
-        counters: Counters by project and queue. The queue ``LOG`` is the topic log.
+        digests: Digests of the stored items by project, kind and lifetime. The items of a digest expire in
+            ``2 ** lifetime`` seconds or later.
+        counters: The sequence counters by project and queue. The queue name ``LOG`` stands for the topic log.
     """
 
     def __init__(self) -> None:
@@ -53,11 +50,14 @@ class Contents:
             self.digests[project, fact.kind, lifetime].add(_encode(fact.content))
 
     def comparable(self, other: "Contents", elapsed: Seconds) -> set[tuple[str, str, int]]:
-        """Return the keys of the digests of both contents without items that may expire within ``elapsed`` seconds."""
+        """Return the keys of the digests that can be compared although ``elapsed`` seconds may have passed.
+
+        Digests with items that may expire within this time are omitted.
+        """
         return {key for key in {*self.digests, *other.digests} if 2 ** key[2] > elapsed}
 
     def lower_counters(self, copy: "Contents") -> list[tuple[str, str]]:
-        """Return the projects and queues of which the copy has lower counters."""
+        """Return the (project, queue) pairs whose sequence counters are lower in ``copy`` than in this store."""
         return sorted(
             owner
             for owner, counters in self.counters.items()
@@ -69,8 +69,7 @@ class Contents:
 
 
 def _encode(content: object) -> bytes:
-    """Encode a fact with MessagePack or, if it has lone surrogates, with the slower ``repr``."""
     try:
         return msgspec.msgpack.encode(content)
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # MessagePack rejects text with lone surrogates
         return repr(content).encode("utf-8", "surrogatepass")

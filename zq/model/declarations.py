@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to declarations. A declaration is a struct field with an annotation that describes the field."""
+"""Functions that read the ``Annotated`` types and docstrings of struct fields, such as those of options."""
 
 import ast
 import inspect
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Declaration(NamedTuple):
-    """A declared field: its name, its type ``T`` (declared as ``Annotated[T, …]``), and its default."""
+    """A struct field of the type ``Annotated[T, …]``: its name, the type ``T``, and its default value."""
 
     name: str
     type: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of expired data from a store: options, and the pace of removal rounds."""
+"""Options for the removal of expired data from a store, and limits for each round of removals."""
 
 from typing import Annotated, Final, Protocol
 
@@ -36,10 +36,13 @@ class Expiry(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Protocol):
-    """The pace of one removal round. The driver calls ``step`` before each removal and ``removed`` after it."""
+    """A throttle for one round in which a driver removes expired data.
+
+    The driver removes the data in steps. It calls ``step`` before each step and ``removed`` after it.
+    """
 
     def step(self) -> int:
-        """Sleep if a pause is due. Return the maximum number of items to remove next; 0 ends the round."""
+        """Return the maximum number of items to remove in the next step; 0 ends the round. May sleep first."""
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
@@ -48,7 +51,7 @@ class Pace(Protocol):
 
 
 class Steps:
-    """A pace without pauses: up to ``max_items`` items per round, in steps of up to ``size`` items."""
+    """A ``Pace`` that never sleeps: up to ``max_items`` items per round, in steps of up to ``size`` items."""
 
     def __init__(self, size: int = STEP, max_items: int = ROUND) -> None:
         self._size = size

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reserved names of queues, stages and metadata keys. They begin with ``~``; names chosen by clients never do.
 
-A hidden queue belongs to a queue or topic, its owner. The name of the hidden queue contains the role and the owner's
-kind and name.
+A hidden queue is a queue that the server uses internally for another queue or for a topic, its owner. The name of the
+hidden queue is ``role/kind/owner``: its purpose, "queue" or "topic", and the owner's name.
 """
 
 from typing import Final, NamedTuple
@@ -25,12 +25,12 @@ class Owner(NamedTuple):
     name: str
 
     def hidden(self, role: str, *parts: str) -> QueueRef:
-        """Return the owner's hidden queue with this role."""
+        """Return the owner's hidden queue with this role (purpose). ``parts`` are appended to the queue's name."""
         return QueueRef(self.project, "/".join((role, self.kind, self.name, *parts)))
 
     @property
     def notices(self) -> QueueRef:
-        """The hidden queue of message copies, from which followers such as subscriptions read the owner's messages."""
+        """The hidden queue with copies of the owner's messages, which the server delivers to subscriptions."""
         return self.hidden(NOTICES)
 
 
@@ -46,9 +46,8 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the name of the reserved stage that accompanies a client's stage.
+    """Return the name of the hidden stage with copies of the messages in a client's stage.
 
-    The reserved stage contains copies of the messages. Followers of the queue or topic, such as subscriptions, read
-    these copies.
+    The server delivers the copies to subscriptions when the stage is committed.
     """
     return f"{HIDDEN}{stage}"

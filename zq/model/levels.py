@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The level of a store, which determines what servers of different versions may write (operations contract, section 8).
 
-If a new version of zq writes data that earlier versions cannot read, it adds a level to ``VERSIONS``. The new version
-opens stores of the new level and of the previous level, and writes only data that the store's level permits. When all
-servers run the new version, the administrator raises the level with ``zq-server upgrade --finish``.
+The level is the number of a data format. A new level is added to ``VERSIONS`` for a version of zq whose data earlier
+versions cannot read. The new version also opens stores of the previous level, and then writes only data of that level.
+When all servers run the new version, the administrator raises the level with ``zq-server upgrade --finish``.
 
-Every driver keeps the level beside the layout number, and checks it before it changes the store.
+Every driver stores the level, and checks it before it changes the store.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ class StoreLevel(Struct, frozen=True):
 
     Attributes:
         level: The highest level that servers write.
-        required: The level that a server must support to open the store. While an upgrade is being finished, it is
-            greater than ``level``.
+        required: The level that a server must support to open the store. It is greater than ``level`` only while
+            ``zq-server upgrade --finish`` runs.
         version: The version of zq that has set the level.
     """
 
@@ -51,7 +51,7 @@ def encode(level: StoreLevel) -> bytes:
 
 
 def decode(stored: bytes | None) -> StoreLevel:
-    """Decode the record of a store. A store without a record has level 1."""
+    """Decode the stored level of a store. If ``stored`` is None, the store has level 1."""
     if stored is None:
         return StoreLevel()
     try:
@@ -63,21 +63,21 @@ def decode(stored: bytes | None) -> StoreLevel:
 
 
 def initial() -> bytes | None:
-    """Return the level record for a new store, or None if the store needs no record.
+    """Return the level to store in a new store, encoded, or None if nothing must be stored.
 
-    A new store has the highest level that this version supports. A store of level 1 has no record.
+    A new store has the highest level that this version of zq supports. Level 1 is not stored.
     """
     return encode(StoreLevel(supported(), supported(), __version__)) if supported() > 1 else None
 
 
 def former() -> StoreLevel:
-    """Return the level before the highest one of this version."""
+    """Return the level before the highest level that this version of zq supports."""
     level = supported() - 1
     return StoreLevel(level, level, VERSIONS[level - 1])
 
 
 def check(stored: bytes | None) -> StoreLevel:
-    """Return the level in the record of a store. Raises ``StartRefused`` if this version cannot open the store."""
+    """Decode the stored level of a store. Raises ``StartRefused`` if this version of zq cannot open the store."""
     found = decode(stored)
     if found.required > supported():
         raise StartRefused(

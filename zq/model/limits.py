@@ -204,7 +204,7 @@ def check_body_size(size: int, bound: int) -> None:
 
 
 def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
-    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because other decoders might fail."""
+    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth`` levels."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} levels deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -230,10 +230,10 @@ def queue_ref(project: str, name: str) -> QueueRef:
 
 
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
-    """Return the full name of a queue that exists or that the REST API can create.
+    """Return the full name of a queue. Raises ``InvalidName`` if a part is not valid.
 
-    A name of more than ``MAX_NAME`` characters is valid only if ``find`` returns the queue. Without ``find``, any long
-    name is valid. Raises ``InvalidName``.
+    The REST API cannot create queues with more than ``MAX_NAME`` characters. Such a name is valid only if ``find``
+    returns the queue, or if ``find`` is None.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -346,7 +346,7 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
 
 
 def is_allowed_text(text: str) -> bool:
-    """Return whether the text has no forbidden character."""
+    """Return whether the text contains no character that message attributes may not contain."""
     return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
 
 

@@ -12,7 +12,9 @@ from zq.model.queues import QueueRef, Seconds, T
 
 
 class IdempotencyKey(Struct, frozen=True):
-    """The idempotency key of a request (extensions, section 6). A repeat has no effect and returns the first result.
+    """The idempotency key of a request (extensions, section 6).
+
+    A repeated request with the same key has no effect and returns the result of the first request.
 
     Attributes:
         key: The operation's name together with the client's key; unique within a queue.
@@ -67,10 +69,10 @@ class State(StrEnum):
 
 
 class Message(Struct, frozen=True):
-    """A stored message, as of the time when it was read. ``claim`` is set only while the claim is live.
+    """A stored message at the time when it was read. ``claim`` is set only while the claim is live.
 
-    A message is ready while ``available <= now < expires``. A claim sets ``available`` to the end of the claim plus the
-    redelivery delay, so the message becomes ready again without further writes.
+    A message is ready while ``available <= now < expires``. A claim sets ``available`` to the time at which the message
+    may be redelivered.
     """
 
     id: str
@@ -115,13 +117,13 @@ Messages = list[Message]
 
 
 class Move(Struct, frozen=True):
-    """The move of a message to another queue of the same project, with all defaults applied.
+    """A request to move a message to the queue ``to`` of the same project.
 
-    ``to`` is the name of the target queue. The message keeps its id and attributes, and its claim count is reset.
+    The message keeps its id and attributes. Its claim count is reset.
 
-    If a ``reason`` is given, the message becomes a dead letter and keeps its age. The message then stores its origin
-    queue, its claim count in the origin queue, the reason, and the time of its first claim. Without a ``reason``, a
-    dead letter loses these values, and the age of the message restarts unless ``keeps_age`` is set.
+    - With a ``reason``, the message becomes a dead letter. It keeps its age, and stores the reason, its origin queue,
+      its claim count there, and the time of its first claim.
+    - Without a ``reason``, the message becomes a regular message. Its age restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: Seconds from the move until the message expires. If ``None``, the message's previous ttl is used.
@@ -140,7 +142,7 @@ class Move(Struct, frozen=True):
 
 
 class Outcome(StrEnum):
-    """The way a message was finished."""
+    """The operation that removed a message from its queue."""
 
     DELETED = "deleted"
     POPPED = "popped"
@@ -171,8 +173,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
-        lane: Sequence number of the last listed message that was posted without a delay and never claimed. Set only by
-            drivers that store these messages separately.
+        lane: A second sequence number, used only by drivers that list from two indexes. It is that of the last listed
+            message that was posted without a delay and has never been claimed.
     """
 
     available: int = 0
@@ -230,10 +232,8 @@ def new_ids(count: int, now: Seconds) -> list[str]:
 
 
 def _random_digits() -> str:
-    """Return 20 random hexadecimal digits.
-
-    One call of ``os.urandom`` provides the digits of many ids, because each call may cause a thread switch.
-    """
+    """Return 20 random hexadecimal digits."""
+    # One call of ``os.urandom`` provides the digits of many ids, because each call may cause a thread switch.
     try:
         return _digits.pop()
     except IndexError:

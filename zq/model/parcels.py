@@ -41,7 +41,7 @@ class Counters(NamedTuple):
 class QueueParcel(Struct, frozen=True):
     """The exported form of a queue, without messages.
 
-    If the queue does not exist but its idempotency keys do, ``metadata`` is None.
+    If ``metadata`` is None, the queue does not exist, but the store contains idempotency keys for its name.
     """
 
     queue: str
@@ -158,7 +158,10 @@ class StoredItem(NamedTuple):
 
 
 def facts(parcel: Parcel, now: Seconds) -> Iterator[StoredItem]:
-    """Yield a parcel's unexpired items. Counters are left out, because a store may skip sequence numbers."""
+    """Yield a parcel's unexpired items, such as messages, in a form that is equal in all stores.
+
+    Sequence counters are omitted, because stores may skip different sequence numbers.
+    """
     match parcel:
         case QueueParcel(queue=queue, metadata=metadata, grouping=grouping):
             if metadata is not None:

@@ -4,7 +4,7 @@
 | Reference | Content |
 |---|---|
 | ("", "pool", name) | a ``Pool`` |
-| (project, "flavor", name) | empty; each pool names its flavor |
+| (project, "flavor", name) | empty; a ``Pool`` contains the name of its flavor |
 | (project, "binding", queue) | a ``Binding`` |
 | ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``index_ref`` |
 | ("", "unbound", digest of queue) | an ``UnboundQueue``, until the binding of a deleted queue is removed |
@@ -63,7 +63,7 @@ class UnboundQueue(Struct, frozen=True):
 
 
 class Freeze(Struct, frozen=True):
-    """Queues of a project whose changes all servers refuse, because the queues move to the pool ``target``."""
+    """A set of queues that are read-only while they are moved to the pool ``target``."""
 
     project: str
     queues: list[str]
@@ -71,10 +71,13 @@ class Freeze(Struct, frozen=True):
 
 
 class PoolProcess(Struct, frozen=True):
-    """A record that each process with an open pooled store keeps in the catalogue.
+    """A server process that uses the pools. Each process renews its document regularly.
 
     Attributes:
-        freezes: Ids of the freezes that the process applies. It has no unfinished change that began earlier.
+        host: The name of the process's host.
+        process: The process id.
+        freezes: Ids of the ``Freeze`` documents that the process enforces. The process has completed all changes to
+            their queues that began before.
     """
 
     host: str

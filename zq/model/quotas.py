@@ -39,7 +39,7 @@ class Usage(Struct, frozen=True):
 
 
 class Work(StrEnum):
-    """The kinds of transaction objects. Each value is also the name of the kind's limit in ``Quota``."""
+    """The kinds of named objects that transactions use. Each value is also the name of a limit in ``Quota``."""
 
     STAGE = "stages"
     FENCE = "fences"
@@ -47,7 +47,12 @@ class Work(StrEnum):
 
 
 class WorkCount(NamedTuple):
-    """The number of a project's transaction objects of one kind."""
+    """The number of a project's stages, fences or producers.
+
+    Attributes:
+        total: The number of objects of this kind.
+        known: Whether the object with the given name exists already.
+    """
 
     total: int
     known: bool
@@ -94,7 +99,7 @@ class Quota(Struct, frozen=True):
     """Percentage of threads, max_waiters and max_streams per process that one project may use."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
-        """Return a copy of this quota in which the limits in ``own`` take precedence."""
+        """Return a copy of this quota with the limits in ``own`` in place of the limits of the same name."""
         return structs.replace(self, **own) if own else self
 
 

@@ -162,13 +162,10 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether a name exists that ``other`` matches and ``wanted`` accepts.
+    """Return whether there is a name that ``other`` matches and for which ``wanted`` returns true.
 
-    If the patterns are too complex, return ``None``.
-
-    Args:
-        wanted: Takes two arguments for a name: whether ``one`` matches the name, and whether ``other`` matches it.
-            Returns whether this combination is accepted.
+    The arguments of ``wanted`` are whether ``one`` matches the name, and whether ``other`` matches the name. If the
+    patterns are too complex to compare, return ``None``.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

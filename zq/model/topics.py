@@ -30,7 +30,8 @@ class Entry(Struct, frozen=True, array_like=True):
     Attributes:
         body: The body as raw JSON, or encrypted.
         hops: Number of zq subscriptions through which the message has passed already.
-        seal: Random bytes to which an encrypted body is bound; b"" if the body is bound to its topic only.
+        seal: Random bytes that are part of the associated data of an encrypted body; b"" in messages of earlier zq
+            versions.
     """
 
     body: bytes
@@ -83,8 +84,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    If a batch and all later batches together exceed a limit, the log may trim the batch. If these batches exceed the
-    limit by one eighth, the log must trim the batch. The newest batch is never trimmed.
+    If the log exceeds a limit, the store deletes the oldest batches until the log is within the limit. Until then, the
+    log may exceed the limit by up to one eighth. The newest batch is never deleted.
     """
 
     size: int
@@ -97,9 +98,10 @@ class LogSlice(Struct, frozen=True):
     Attributes:
         position: Sequence number up to which the log was read.
         more: Whether the read ended before the end of the log.
+        last: Sequence number of the last message in the log.
         dropped: Sequence number of the last trimmed message of any topic.
-        given: Upper bound of all assigned sequence numbers. Set only for reads that start beyond ``last``. A value
-            above ``last`` shows that the log may have lost its newest messages.
+        given: Upper bound of the sequence numbers that the log has ever assigned. Set only if the read started after
+            ``last``. If it is greater than ``last``, the log may have lost its newest messages.
     """
 
     batches: list[Batch]
@@ -152,16 +154,17 @@ class Pattern:
         return self.ends(state)
 
     def step(self, state: int, letter: str) -> int:
-        """Return the state of a match after one more letter of the name; 0 = a match is no longer possible.
+        """Return the state of a match after the next letter of the topic name. In state 0, no match is possible.
 
-        A state is the set of possible positions in the pattern, one bit each, so a match takes linear time.
+        A match starts in the state ``begin``, and calls this method for each letter. A state is a bit mask of the
+        positions in the pattern that the match may have reached.
         """
         stay = state & (self._across if letter == "." else self._stars)
         state = stay | (state & self._places.get(letter, 0)) << 1
         return state | (state & self._stars) << 1
 
     def ends(self, state: int) -> bool:
-        """Return whether a name matches, given the state after its last letter."""
+        """Return whether a topic name matches. ``state`` is the result of ``step`` for its last letter."""
         return bool(state & self._end)
 
 

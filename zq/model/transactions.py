@@ -36,7 +36,8 @@ class Commit(Struct, frozen=True):
     Attributes:
         ttl: Seconds for which the producer is remembered.
         expected: Required message counts by stage; optional for each stage.
-        beside: Further stages to publish if they exist. ``CommitResult`` and the limits do not count their messages.
+        beside: Internal stages to publish too, if they exist. Their messages count neither for limits nor in the
+            ``CommitResult``.
     """
 
     project: str
@@ -53,7 +54,8 @@ class Commit(Struct, frozen=True):
 class Bounds(Struct, frozen=True):
     """Limits on the number of messages that a commit publishes and deletes.
 
-    ``step`` limits each atomic step of the store. ``max_messages`` limits the whole commit.
+    ``max_messages`` limits the commit. ``step`` limits each database transaction with which the store applies the
+    commit.
     """
 
     step: int = 2000
@@ -65,7 +67,8 @@ class CommitResult(Struct, frozen=True):
 
     Attributes:
         replayed: Whether the request repeated this batch or an earlier one, and therefore changed nothing.
-        open: Whether the commit is decided but not completely applied.
+        open: Whether the commit is still being applied: it can no longer fail, but not all messages have been published
+            and deleted.
     """
 
     batch: int
@@ -76,7 +79,10 @@ class CommitResult(Struct, frozen=True):
 
 
 class UnfinishedCommit(NamedTuple):
-    """A commit that is decided but not completely applied. ``progress`` changes with each applied part."""
+    """A commit that can no longer fail, but whose messages have not all been published and deleted.
+
+    ``progress`` is opaque text. It changes whenever the store has applied a part of the commit.
+    """
 
     project: str
     producer: str
@@ -101,7 +107,7 @@ class KnownFence(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """A producer in a listing, with its last commit. ``expires`` is ``None`` while the commit is open."""
+    """A producer in a listing, with its last commit. ``expires`` is ``None`` while the commit is being applied."""
 
     name: str
     last: CommitResult

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time since the machine has booted, with which a process notices that it was paused."""
+"""A monotonic clock that also advances while the machine is suspended."""
 
 import time
 

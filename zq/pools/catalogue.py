@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for pools and flavors (contract sections 11, 12)."""
+"""Operations on pools and flavors: list, get, create, update and delete (contract sections 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -120,10 +120,11 @@ class Pools:
     """The pools of a deployment and the flavors of its projects.
 
     Args:
-        probe: Opens and closes the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if that fails.
+        probe: Opens and closes the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if the store cannot be
+            opened.
         allowed: Returns the allowed hosts of pool URIs, with or without port, and the allowed schemes of embedded
             stores.
-        own: The URI of the catalogue's store.
+        own: The URI of the server's own store, which contains the definitions of the pools.
     """
 
     def __init__(
@@ -301,9 +302,9 @@ class Pools:
             )
 
     def _restore_moved(self, former: Document, pool: Pool) -> None:
-        """If the stored pool has another store than before, and got queues since the check, restore the former pool.
+        """Undo a change of the pool's store if queues were created in the pool at the same time.
 
-        Raises ``PoolConflict`` in this case.
+        ``former`` is the pool before the change. Raises ``PoolConflict`` if the change is undone.
         """
         name = former.ref.name
         if _parse_address(_split_uri(read_pool(former).uri)) == _parse_address(_split_uri(pool.uri)):

@@ -28,7 +28,10 @@ from zq.storage.api import Storage
 
 
 class PoolsFeature(Feature):
-    """The routes ``/v2/pools…`` and ``/v2/flavors…``. Without ``moves``, there are no routes for moves of queues."""
+    """The routes ``/v2/pools…`` and ``/v2/flavors…``.
+
+    If ``moves`` is ``None``, there are no routes for moving queues to another pool.
+    """
 
     tags = {
         "pools": "Pools and flavors. Servers without admin_mode and pooling respond with 404, "
@@ -58,7 +61,7 @@ class PoolsFeature(Feature):
 
 
 class PoolsMoverFeature(Feature):
-    """The thread that moves queues between pools. Each server with ``queue_moves`` has it, even without the routes."""
+    """The background thread that moves queues between pools. It runs in each server with the option ``queue_moves``."""
 
     def __init__(self, mover: Mover) -> None:
         self._mover = mover
@@ -75,7 +78,7 @@ class PoolsMoverFeature(Feature):
 
 
 class ServerProcess(Protocol):
-    """The record of a server process. ``server`` is the host and the port."""
+    """A server process that shares the store: its address (``host:port``), process id and version of zq."""
 
     @property
     def server(self) -> str: ...
@@ -93,7 +96,12 @@ def pools_mover_feature(
     core: Broker,
     read_processes: Callable[[], Iterable[ServerProcess]],
 ) -> PoolsMoverFeature:
-    """Create the mover. ``read_processes`` returns the records of the processes that use the catalogue."""
+    """Create the feature that moves queues between pools.
+
+    Args:
+        catalogue: The store that contains the definitions of the pools.
+        read_processes: Returns all server processes that use this store.
+    """
     clock = core.waiters.clock
 
     def create_moves(wake: Callable[[], object]) -> Moves:

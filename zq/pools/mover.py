@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mover: a thread that moves queues to other pools. One server at a time moves queues; it holds a lease.
+"""A background thread that moves queues to other pools. A lease ensures that only one server at a time moves queues.
 
-Each step is idempotent, and the next holder of the lease continues at the phase in the record of the move:
+A move has four steps. Clients can read the queues during the move.
 
-1. Freeze the queues. Wait until all live processes refuse changes of the queues and have no earlier change in progress.
-2. Copy the queues. Compare the copy, and a second read of the queues, with the content that was read first.
-3. Assign the queues to the pool.
+1. Freeze the queues: wait until all server processes reject changes and have completed earlier changes.
+2. Copy the queues to the new pool, and verify that the copy is complete and that the queues have not changed.
+3. Assign the queues to the new pool.
 4. Delete the queues in the former pool, and end the freeze.
 
-A failure before step 3 ends the freeze and deletes the copy. If the copy has failed, the mover tries again later,
-because the store of the pool may still remove the data of a deleted queue with the same name.
+If a step before step 3 fails, the thread ends the freeze and deletes the copy. If the copy has failed, the thread tries
+again later.
 
-Reads use the pool to which a queue is assigned.
+Each step is idempotent. If the server stops, another server continues with the step in the stored ``Move``.
 """
 
 import logging
@@ -60,7 +60,7 @@ PAGE: Final = 500
 
 
 class Server(NamedTuple):
-    """A process that serves the catalogue, as its record names it."""
+    """A server process: its host name, process id and version of zq."""
 
     host: str
     process: int
@@ -68,11 +68,11 @@ class Server(NamedTuple):
 
 
 class _LeaseLost(Exception):
-    """Raised if another server may have taken over the moves."""
+    """Raised if this server's lease may have expired, so that another server may continue the move."""
 
 
 class Lease:
-    """The lease of the mover. While it is held, a thread renews it."""
+    """The lease that allows one server to move queues. The holder must renew the lease before it expires."""
 
     def __init__(self, catalogue: Storage) -> None:
         self._catalogue = catalogue
@@ -92,7 +92,7 @@ class Lease:
         return is_acquired
 
     def check(self) -> None:
-        """Raise ``_LeaseLost`` unless this server certainly holds the lease."""
+        """Raise ``_LeaseLost`` if this server does not hold the lease, or if the lease may expire soon."""
         renewed = self._renewed
         if renewed is None or since_boot() - renewed > MAX_LEASE_AGE:
             raise _LeaseLost
@@ -109,9 +109,9 @@ class Mover:
     """The thread that moves queues to other pools.
 
     Args:
-        find_servers: Returns the processes that serve the catalogue. A process without the records of
-            ``PoolRelocation.find_processes`` does not take part in moves, and therefore prevents them.
-        is_read_only: Returns whether the service accepts no changes. The mover then pauses.
+        find_servers: Returns all server processes. If ``PoolRelocation.find_processes`` does not return one of these
+            processes, the process cannot freeze queues. Moves then fail.
+        is_read_only: Returns whether the service is in read-only mode. If so, the thread does not move queues.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Mover:
                 thread.join(MAX_LEASE_AGE)
 
     def run_round(self) -> None:
-        """Run all moves, unless another server does."""
+        """Run all requested moves, unless another server holds the lease."""
         if self._is_read_only():
             return
         self.moves.reconcile()
@@ -217,9 +217,10 @@ class Mover:
             LOG.info("The move %s of the queue %s to the pool %s is %s.", move.id, move.queue, move.target, move.phase)
 
     def _advance(self, move: Move, **changes: Any) -> Move:
-        """Store changes of the move, and return it. If the move is cancelled and still can be, its phase is reverting.
+        """Store the changed move, and return it.
 
-        Raises ``_LeaseLost`` if another server has changed the phase.
+        If a client has cancelled the move and the phase permits it, the new phase is "reverting". Raises ``_LeaseLost``
+        if another server has changed the phase.
         """
         while True:
             self._lease.check()
@@ -269,7 +270,7 @@ class Mover:
         return {queue.name: self._relocation.version(queue) for queue in move.refs}
 
     def _find_late(self, move: str) -> list[str]:
-        """Return the processes that have not acknowledged the freeze."""
+        """Return the server processes that do not yet reject changes to the move's queues, as text for an error."""
         processes = self._relocation.find_processes()
         known = {(one.host, one.process) for one in processes}
         late = [f"The process {one.process} of {one.host}" for one in processes if move not in one.freezes]
@@ -320,7 +321,8 @@ class Mover:
         return contents
 
     def _check_target(self, move: Move) -> None:
-        """Raise ``MoveRefused`` if the pool has changed, because its store may be another one now."""
+        """Raise ``MoveRefused`` if the definition of the target pool has changed since the copy began."""
+        # The pool may refer to another store now.
         if self._relocation.pool_version(move.target) != move.target_version:
             raise MoveRefused(f"The pool {move.target} was changed during the copy.")
 
@@ -346,7 +348,10 @@ class Mover:
         return self._advance(move, phase="cleaning")
 
     def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
-        """Revert the move. If a queue is already assigned to the pool, raise ``Unavailable`` instead."""
+        """Revert the move because of ``error``. Raises ``Unavailable`` if a queue is already assigned to the new pool.
+
+        The next round then tries again.
+        """
         bindings = [self._relocation.binding(queue) for queue in move.refs]
         if any(binding is not None and binding.pool != move.source for binding in bindings):
             raise Unavailable(str(error))
@@ -382,7 +387,7 @@ class Mover:
 
 
 def _differ(original: Contents, other: Contents, elapsed: float) -> bool:
-    """Return whether the other contents differ, apart from items that may have expired within ``elapsed`` seconds."""
+    """Return whether the contents differ, apart from items that may have expired within ``elapsed`` seconds."""
     keys = original.comparable(other, elapsed + 1)
     return any(original.digests[key] != other.digests[key] for key in keys) or bool(original.lower_counters(other))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for moves of queues to another pool: start, list, get and cancel (contract section 11).
+"""Moves of queues to another pool: start, list, get and cancel (contract section 11).
 
-A move has these phases. The mover of one server, which holds a lease, changes the phase; see ``zq.pools.mover``.
+A move has these phases. A background thread carries out the move and changes the phase; see ``zq.pools.mover``.
 
-| Phase | Content |
+| Phase | Meaning |
 |---|---|
 | waiting | the move has not begun |
 | freezing | all servers begin to refuse changes of the queues |
@@ -98,8 +98,8 @@ class Move(Struct, frozen=True):
         messages: Number of messages when the move was requested or, later, when the copy began.
         copied: Number of copied items: queues, messages, history entries and idempotency keys.
         has_copy: Whether the pool may contain a copy.
-        rate: Messages per second of the estimate.
-        is_measured: Whether an earlier move has measured the rate.
+        rate: Expected number of copied messages per second.
+        is_measured: Whether ``rate`` was measured during an earlier move. If not, it is a default.
         began: Time at which the queues were frozen.
         is_cancelled: Whether a client has cancelled the move.
         error: The reason why the move, or the last attempt to copy, has failed.
@@ -147,7 +147,7 @@ class Move(Struct, frozen=True):
 
 
 class PoolRelocation(Protocol):
-    """The operations of a pooled store that the moves need; see ``zq.storage.pooling.relocation``."""
+    """Interface of the store operations with which queues are moved; see ``zq.storage.pooling.relocation``."""
 
     def store(self, pool: str) -> Storage: ...
 
@@ -188,7 +188,10 @@ def read_move(document: Document) -> Move:
 
 
 class Group(Struct, frozen=True):
-    """The queues that must be in the same pool as a queue, and the flavors that they request."""
+    """A set of queues that must be in the same pool, such as a queue and its dead-letter queue.
+
+    ``flavors`` contains the flavor of each queue that has one, by queue name.
+    """
 
     names: list[str]
     flavors: dict[str, str]
@@ -240,9 +243,9 @@ class Moves:
         return move
 
     def check(self, move: Move) -> Move:
-        """Return the move with its current queues and number of messages.
+        """Check whether the queue can be moved, and update the list of queues and the number of messages of the move.
 
-        Raises ``QueueNotFound``, or ``MoveRefused`` with the reason why the queue cannot move.
+        Raises ``QueueNotFound`` if the queue does not exist, or ``MoveRefused`` if the queue cannot be moved.
         """
         queue, source, target = QueueRef(move.project, move.queue), move.source, move.target
         if is_hidden(queue):
@@ -317,14 +320,15 @@ class Moves:
         return sorted(found, key=lambda move: move.id)
 
     def activate(self, move: Move) -> None:
-        """List the move among those that have not ended. Idempotent."""
+        """Add the move to the index of moves that have not ended. Idempotent."""
         self._documents.put(_active_ref(move), b"", self._clock.now(), is_vital=True)
 
     def reconcile(self) -> None:
-        """Complete the unfinished steps of servers that were killed or paused.
+        """Repair the data of moves after a server was killed or paused.
 
-        Delete the freezes of moves that have ended or do not exist. List all other moves that have a freeze among those
-        that have not ended and, every ``SEARCH_INTERVAL`` seconds, also the moves without a freeze.
+        - Delete the ``Freeze`` of each move that has ended or does not exist.
+        - Add moves that have not ended to the index, if they are missing. A move without a ``Freeze`` is added only
+          once every ``SEARCH_INTERVAL`` seconds.
         """
         now = self._clock.now()
         for document in each(self._documents, FREEZE, now):
@@ -344,7 +348,10 @@ class Moves:
             self.activate(move)
 
     def write(self, move: Move, version: str) -> bool:
-        """Store the move. Return False if the stored version is not ``version``; "" = there must be no move."""
+        """Store the move if the stored version is ``version``. Return whether the move was stored.
+
+        With the version "", the move is stored only if it does not exist yet.
+        """
         now = self._clock.now()
         expires = now + RETENTION if move.phase in ENDED else None
         value = msgspec.json.encode(move)
@@ -377,10 +384,10 @@ class Moves:
         return (ASSUMED_RATE, False) if stored is None else (msgspec.json.decode(stored.value, type=float), True)
 
     def _find_group(self, queue: QueueRef, pool: str) -> Group:
-        """Return all queues that must be in the same pool as the queue.
+        """Return all queues that must be in the same pool as the queue, including the queue itself.
 
-        They are its dead-letter queue, the queues that have the same dead-letter queue, and so on, and the hidden
-        queues of all these queues.
+        A queue and its dead-letter queue must be in the same pool, and so must a queue and its hidden queues. The
+        result contains all queues that are connected in this way, directly or indirectly.
         """
         dead_letters, flavors, hidden = dict[str, str](), dict[str, str](), set[QueueRef]()
         for ref, metadata in self._list_queues(queue.project, pool):

@@ -114,7 +114,10 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas(has_moves: bool) -> Json:
-    """Return the JSON schemas of pools, flavors, the health report and, if ``has_moves`` is true, moves by name."""
+    """Return the JSON schemas of pools, flavors and the health report, by name.
+
+    If ``has_moves`` is true, the result also contains the schemas of moves.
+    """
     moves = {"MovePage": page_schema("moves", "Move"), "NewMove": NEW_MOVE} | answer_schemas(Move=ShownMove)
     return (
         answer_schemas(Pool=ShownPool, Flavor=ShownFlavor)

@@ -213,7 +213,7 @@ class Application:
         return self._storage.snapshot()
 
     def _reject_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Report a request that the Keystone middleware has rejected."""
+        """Record a request that the Keystone middleware has rejected, in the metrics and in the audit log."""
         self._events.auth_failed("unauthenticated")
         self._audit.log_unauthenticated(env, peer)
 
@@ -277,7 +277,14 @@ def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
 
 
 def _open_pool(chosen: Settings, catalogue: Storage, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool. A new store gets the level of the catalogue, which all servers support."""
+    """Open the store of a pool.
+
+    Args:
+        chosen: The settings of the server.
+        catalogue: The server's own store. A new pool store gets the same level (data format) as this store.
+        uri: The URI of the pool's store.
+        expiry: The options for the removal of expired data, or ``None`` for the options of the server.
+    """
     options = chosen.pooling.options if chosen.pooling else {}
     initial = catalogue.read_level if isinstance(catalogue, LevelledStorage) else None
     return _open_served(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry, initial)
@@ -350,10 +357,9 @@ def make_broker(
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Start the probe and metrics listeners.
+    """Start the separate HTTP listeners for health probes and for metrics, if they are configured.
 
-    If a listener has the same address as the HTTP server, do not start the listener. The HTTP server then serves the
-    pages of the listener.
+    A listener is not started if its address is that of the main HTTP server, which then serves these pages itself.
     """
     main = chosen.server.bind, chosen.server.port
     if chosen.probes_address and not overlap(chosen.probes_address, main):

@@ -88,7 +88,8 @@ class Edge:
     """The ASGI application of one process, which wraps the WSGI application.
 
     Args:
-        inner: The ``App`` inside ``app``, or ``app`` itself if there is no wrapper.
+        app: The WSGI application, possibly with WSGI middleware around it.
+        inner: The ``App`` without the WSGI middleware.
         is_leaving: Returns whether the server stops or drains. If so, each response closes its connection.
     """
 
@@ -137,10 +138,10 @@ class Edge:
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Response:
-        """Call the WSGI application. The call blocks.
+        """Call the WSGI application and return the response. The call blocks.
 
-        If the application defers the response, the returned body is empty. If the deferred response is a long poll, the
-        returned status and headers have no meaning.
+        - If the application defers the response of a long poll, only ``poll_again`` returns the actual response.
+        - If the application streams the response, the returned status and headers are valid, but the body is empty.
         """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
@@ -178,7 +179,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Return whether there is memory for another long response. If not, first abort stalled responses."""
+        """Abort stalled responses if memory is low. Return whether there is then memory for another long response."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -389,7 +390,10 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingRequest | Feed) -> bool:
-        """Wait for a notification, then for the caller's turn in the fair queue. Return ``False`` after a timeout."""
+        """Wait until the request is notified, and until the fair queue lets this caller continue.
+
+        Return ``False`` after a timeout. Raises ``ClientDisconnect`` if the client disconnects.
+        """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:

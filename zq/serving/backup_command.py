@@ -2,7 +2,7 @@
 """The commands ``zq-server backup``, ``backup verify`` and ``restore``.
 
 Only the server that has the store open can create a consistent snapshot. ``backup`` requests the snapshot through the
-server's control socket and then copies the files itself, so that the server keeps its capacity for requests.
+server's control socket. The command then copies the files itself, so that the server's performance does not suffer.
 """
 
 import argparse

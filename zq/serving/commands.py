@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, signals and error handling of small commands such as ``zq-deliver``, but not of ``zq-server``."""
+"""Options, signals and error handling of ``zq-deliver`` and of other commands that run until a signal stops them."""
 
 import argparse
 import os
@@ -59,7 +59,10 @@ def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: 
 
 
 def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
-    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including a SIGHUP during the start."""
+    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP.
+
+    A SIGHUP that arrived before this call, while the command was starting, also causes a reload.
+    """
     signal.signal(signal.SIGHUP, lambda *_: setattr(flags, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     while not flags.end:

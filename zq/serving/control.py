@@ -59,8 +59,12 @@ def serve(
 ) -> None:
     """Serve the application at the Unix socket ``path`` in a background thread.
 
-    An existing socket at the path is stale and is removed, because this process owns the store. If the socket cannot be
-    created, the server logs a warning and runs without it.
+    An existing socket at the path is removed. If the socket cannot be created, the function logs a warning and returns.
+
+    Args:
+        app: The WSGI application, which serves all requests except snapshots and ``operations``.
+        snapshot: Creates a snapshot of the store for ``zq-server backup``.
+        operations: Functions that serve additional requests, by path.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("No control socket: this system cannot identify the peer of a Unix socket.")
@@ -107,9 +111,10 @@ def send(path: str, method: str, target: str, document: object = None, within: f
 
 
 def operate(path: str, operation: str, document: object, within: float = TIMEOUT) -> Any:
-    """Run an operation in the server's process, and return the result.
+    """Run an operation in the server at the control socket ``path``, and return the result.
 
-    Raises ``StartRefused`` if the server rejects the operation.
+    ``operation`` is the URL path of the operation. The timeout is ``within`` seconds. Raises ``StartRefused`` if the
+    server rejects the operation, and ``Unavailable`` if no server answers.
     """
     status, answer = send(path, "POST", operation, document, within)
     if status != HTTPStatus.OK:
@@ -198,7 +203,10 @@ class _Operations:
 
 
 class _Snapshots:
-    """WSGI middleware that serves one snapshot at a time, and drops it when the client's connection closes."""
+    """WSGI middleware that creates snapshots of the store for backups, one at a time.
+
+    When the client closes its connection, the server drops the snapshot.
+    """
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app
@@ -237,7 +245,7 @@ class _Snapshots:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A WSGI server that accepts connections only from its own user and root."""
+    """A WSGI server on a Unix socket that accepts connections only from the server process's user and from root."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True

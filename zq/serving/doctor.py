@@ -107,7 +107,7 @@ def _print(results: Iterator[Result], as_json: bool = False) -> list[Result]:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output and all further output, so that Python reports no error at exit."""
+    """Discard buffered and further output. Otherwise, Python would fail at exit when it writes the buffer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -119,7 +119,11 @@ def requirements(chosen: Settings) -> Iterator[Check]:
 
 
 def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
-    """Yield all checks. The driver's checks follow the check that connects to the store."""
+    """Yield all checks. The check that connects to the store adds its connection to ``opened``.
+
+    The storage driver's own checks exist only after the connection. The caller must therefore run each check before it
+    requests the next one.
+    """
     yield from requirements(chosen)
     yield Check("audit log", partial(check_audit_log, chosen))
     yield Check("machine clock", check_synchronisation)
@@ -179,7 +183,7 @@ def check_address(chosen: Settings) -> Finding:
 
 
 def check_synchronisation() -> Finding:
-    """Check whether a time service synchronises the clock, according to the kernel."""
+    """Check whether the kernel reports that a time service synchronises the machine's clock."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_SIZE))
     except AttributeError:
@@ -303,9 +307,10 @@ def check_quotas(page: Scrape) -> Finding:
 
 
 def read_status(chosen: Settings) -> UpgradeStatus:
-    """Return the level of the store and its servers, from a shared store itself or from the server of another store.
+    """Return the store's level (version of the data format), and the zq versions of the servers that use the store.
 
-    Raises ``NotFound`` if there is no store yet, or if the server cannot be reached.
+    If several servers can share the store, the function reads the store. Otherwise, it queries the server through the
+    control socket. Raises ``NotFound`` if there is no store yet, or if the server cannot be reached.
     """
 
     def reject() -> NoReturn:

@@ -57,11 +57,11 @@ class Drain:
         return RequestCounter(self._numbers[1 + 2 * worker : 3 + 2 * worker])
 
     def wait_until_idle(self, seconds: float, counts: bool = True) -> int | None:
-        """Wait until the server is idle, draining ends, or ``seconds`` have passed.
+        """Wait until the server is idle, draining is cancelled, or ``seconds`` have passed.
 
-        Return the number of requests in progress. The server is idle if no request has been in progress for
-        ``IDLE_SECONDS`` seconds. If the HTTP server does not count requests (``counts`` is false), wait the whole time
-        and return ``None``.
+        The server is idle if no request has been in progress for ``IDLE_SECONDS`` seconds. Return the number of
+        requests that are still in progress. If ``counts`` is false, the HTTP server does not count requests: the method
+        does not detect an idle server, and returns ``None``.
         """
         now = began = quiet_since = time.monotonic()
         begun, in_progress = self._requests()
@@ -78,11 +78,8 @@ class Drain:
         return in_progress if counts else None
 
     def _requests(self) -> tuple[int, int]:
-        """Return the number of requests begun so far, and the number of requests in progress.
-
-        The ended requests are read first, so that a request that begins and ends during this call counts as in
-        progress.
-        """
+        """Return the number of requests begun so far, and the number of requests in progress."""
+        # Read the ended requests first, so that a request that begins and ends between the reads is in progress.
         ended = sum(self._numbers[2::2])
         begun = sum(self._numbers[1::2])
         return begun, begun - ended
@@ -105,9 +102,10 @@ class RequestCounter:
 
 
 class DrainRequest(Struct, forbid_unknown_fields=True):
-    """The body of a request to drain.
+    """The body of a request that starts or cancels draining.
 
-    The server responds after at most ``wait`` seconds. If ``wait`` is ``None``, the request ends draining.
+    If ``wait`` is ``None``, the request cancels draining. Otherwise, the request starts draining. The server then
+    responds when it is idle, or after ``wait`` seconds at the latest.
     """
 
     wait: Annotated[int, Meta(ge=0, le=MAX_WAIT)] | None
@@ -117,7 +115,7 @@ _decoder: Final = Decoder(DrainRequest)
 
 
 class DrainControl:
-    """The control socket operation that begins or ends draining."""
+    """The control socket operation that starts or cancels draining."""
 
     def __init__(self, drain: Drain, counts: bool) -> None:
         self._drain = drain

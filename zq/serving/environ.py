@@ -68,20 +68,22 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the ``Content-Length``, or its first 20 digits if the number is longer.
+    """Return the size of the body in bytes according to ``Content-Length``.
 
     If the request has no body, return 0. If the size of the body is unknown, return ``None``.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
         return None if "HTTP_TRANSFER_ENCODING" in environ else 0
+    # A number of 20 digits exceeds every limit. ``int`` rejects numbers with very many digits.
     return int(length.lstrip("0")[:20] or "0") if length.isdecimal() else None
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """If all headers are common headers, add them to ``environ`` without checks and return ``True``.
+    """Add the headers to ``environ`` without checks if every header is already known to be valid (fast path).
 
-    If any header requires ``_add_headers``, change nothing and return ``False``.
+    Return whether the headers were added. If not, ``environ`` is unchanged, and the caller must call ``_add_headers``,
+    which checks each header.
     """
     found: dict[str, str] = {}
     for name, value in headers:

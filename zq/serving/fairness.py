@@ -51,9 +51,10 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 class FairQueue:
     """A queue that shares the event loop's thread fairly among callers.
 
-    A step is the work of a request on that thread until the request waits or ends. In one iteration of the event loop,
-    each caller may take ``MAX_STEPS`` steps. To save time, the first ``MAX_STEPS`` steps of an iteration do not count:
-    any callers may take them. If all recent requests came from one project, both limits are ``MAX_STEPS_ALONE``.
+    A step is the work that a request does on this thread until the request waits or ends. In one iteration of the event
+    loop, the requests of each caller may run ``MAX_STEPS`` steps. Before that, requests of any callers may run
+    ``MAX_STEPS`` steps that are not counted, because counting takes time. If all recent requests came from one project,
+    both limits are ``MAX_STEPS_ALONE``.
 
     All methods except ``notify`` must be called in the event loop.
     """
@@ -72,7 +73,7 @@ class FairQueue:
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Resolve ``turn`` as soon as the limits permit another request step of the caller ``name``. Thread-safe."""
+        """Resolve the future ``turn`` when a request of the caller ``name`` may use the event loop. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True
@@ -91,7 +92,11 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Begin a step that is not counted by caller. Return ``False`` if the request must await ``wait`` instead."""
+        """Begin a step (the work of a request until it waits or ends) without counting it for the caller.
+
+        Return ``False`` if no uncounted steps are left in this iteration of the event loop. The request must then await
+        ``wait``.
+        """
         if self._uncounted > 1:
             self._uncounted -= 1
             return True
@@ -102,7 +107,7 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until the caller may run a step of its request, and count the step."""
+        """Wait until a request of the caller ``name`` may use the event loop, and count this use."""
         if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
@@ -115,7 +120,7 @@ class FairQueue:
         return True
 
     def _begin_iteration(self) -> None:
-        """Begin a loop iteration: reset the step counts, and resume waiting requests up to the limit per caller."""
+        """Reset the counts per caller for a new event loop iteration, and resume waiting requests within the limits."""
         now = self._loop.time()
         if self._has_several_projects():
             self._shared_until = now + SHARED_SECONDS

@@ -82,7 +82,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Sockets:
-    """The WebSocket connections of one process. Implements ``SocketEdge`` for their handlers."""
+    """The WebSocket connections of one process, and the server functions that WebSocket handlers call."""
 
     def __init__(self, edge: Edge, app: Callable[..., Iterable[bytes]], features: Sequence[Feature]) -> None:
         self._edge = edge

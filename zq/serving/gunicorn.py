@@ -44,7 +44,7 @@ def _admit(request: Any, is_leaving: Callable[[], bool]) -> None:
 def _options(
     chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None], is_leaving: Callable[[], bool]
 ) -> dict[str, object]:
-    """Return gunicorn's options by name. The installed version of gunicorn may lack some of them."""
+    """Return gunicorn's options by name, possibly with options that the installed gunicorn does not have."""
     server = chosen.server
     options: dict[str, object] = {
         "bind": [listening.format_authority(server.bind, server.port)],

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of the processes that share a store, and a thread in each process that watches the store's level.
 
-``zq-server upgrade --finish`` raises the level only if the version of every recorded process supports the new level. A
-process publishes its record before it checks the level again, and the command reads the records after it has announced
-the new level. Therefore, either the process does not start, or the command finds its record.
+The level of a store is the version of its data format. ``zq-server upgrade --finish`` raises the level only if every
+recorded process supports the new level. A starting process publishes its record and then checks the level. The command
+announces the new level and then reads the records. Therefore, either the process does not start, or the command finds
+the record of the process.
 """
 
 import logging
@@ -49,7 +50,7 @@ class ProcessRecord(Struct, frozen=True):
 
     Attributes:
         server: Host and port, which are the same for all processes of a server.
-        level: The highest level that the process supports.
+        level: The highest level (version of the data format) that the process supports.
     """
 
     server: str
@@ -78,7 +79,7 @@ def catalogue_of(storage: Storage) -> Storage:
 
 
 class LevelWatch:
-    """A thread that updates the record of this process and reads the level of the store.
+    """A thread that updates the record of this process, and reads the store's level (version of the data format).
 
     Args:
         server: The port of the server, or the name of the program.
@@ -124,7 +125,8 @@ class LevelWatch:
     def stop(self) -> None:
         """End the thread and delete the record, so that an upgrade need not wait until the record expires.
 
-        If the last publication failed or is not complete, the record is left to expire, because the store is slow.
+        If the last write of the record failed or has not ended, the method does not delete the record, because the
+        store may be slow. The record then expires.
         """
         self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
@@ -146,12 +148,14 @@ class LevelWatch:
                 LOG.critical("Unexpected error while reading the level of the store.", exc_info=True)
 
     def refresh(self) -> None:
-        """Read the level and publish the record. If this version does not support the level, end the process at once.
+        """Read the store's level (version of the data format) and update the record of this process.
 
-        The level is read first, so that the process ends even if the store rejects writes. While a process was paused
-        or partitioned, its record may have expired, and an upgrade may have finished. The process can then use the
-        store until it reads the new level.
+        If this version of zq does not support the level, end the process at once. Raises ``Unavailable`` if the store
+        is unavailable.
         """
+        # The level is read first, so that the process ends even if the store rejects writes. While a process was paused
+        # or partitioned, its record may have expired, and an upgrade may have finished. The process can then use the
+        # store until it reads the new level.
         self._published = None
         try:
             level = self._find_level()
@@ -163,9 +167,11 @@ class LevelWatch:
         self._publish()
 
     def _find_level(self) -> int:
-        """Return the level of the store. If a failover has undone a change of the level, repeat the change.
+        """Return the store's level (version of the data format).
 
-        Raises ``StartRefused`` if the record cannot be read, or this version does not support the level.
+        If the level is lower than the last level that this process has read, a failover of the store has lost a change.
+        In this case, write the higher level again. Raises ``StartRefused`` if this version of zq cannot decode or does
+        not support the level.
         """
         record = self._read()
         level = levels.decode(record).level

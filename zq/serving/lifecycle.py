@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals and shutdown of this process, independent of the HTTP server.
 
-An HTTP server that stops gracefully waits for its requests, so long polls must be ended first. The HTTP server has its
-own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which works even while
-the main thread runs native code.
+The HTTP server has its own signal handlers. This module therefore reads signals from Python's wake-up file descriptor,
+even while the main thread runs native code. When the process must stop, the module ends long polls, because the HTTP
+server waits for all requests.
 
-``RELOAD`` (SIGHUP) ends a process that does not handle it, but a reload that is requested during the start must not be
-lost. The starting process and its children therefore block the signal until they can reload.
+By default, SIGHUP ends a process. A starting process and its children block SIGHUP until they can reload their options,
+so that a reload that is requested during the start is not lost.
 
 After SIGTERM, a process serves for another ``drain_delay`` seconds. Meanwhile, its probes report that it is stopping.
 """
@@ -40,13 +40,13 @@ _stopping = threading.Event()
 
 
 def give_up(waits: bool = True) -> NoReturn:
-    """Exit because this process must not use the store any more.
+    """Exit without closing the store, because this process must not use the store any more.
 
-    If ``waits``, requests in progress get ``LAST_RESPONSES`` seconds to finish. The store is not closed, because its
-    resources belong to the new owner.
+    If ``waits`` is true, the process first waits ``LAST_RESPONSES`` seconds, so that it can send the last responses.
     """
     if waits:
         time.sleep(LAST_RESPONSES)
+    # The store is not closed, because its resources belong to the new owner.
     os._exit(STORE_LOST_EXIT_CODE)
 
 
@@ -67,20 +67,20 @@ def exit_at_once() -> Iterator[None]:
 
 
 def defer_reload() -> None:
-    """Block ``RELOAD`` in this thread, which must be the main thread, and in processes that it starts."""
+    """Block SIGHUP in this thread, which must be the main thread, and in processes that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELOAD})
 
 
 def allow_reload() -> None:
-    """Unblock ``RELOAD``. A pending signal is delivered now."""
+    """Unblock SIGHUP. If the process received SIGHUP while the signal was blocked, the signal is handled now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELOAD})
 
 
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
-    """Start a background thread that calls the callback of each received signal.
+    """Start a background thread that calls the callback of each received signal, and return ``True``.
 
-    If ``defer_reload`` has not been called, ``RELOAD`` is left to the HTTP server. If the caller is not the main
-    thread, return ``False`` and do nothing.
+    If ``defer_reload`` was not called before, the thread ignores the callback for SIGHUP, because the HTTP server
+    handles SIGHUP. If this function is not called in the main thread, it does nothing and returns ``False``.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -98,15 +98,16 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignore_signal(*_: object) -> None:
-    """Do nothing. ``RELOAD`` needs a handler, because Python writes only handled signals to the wake-up descriptor."""
+    """Do nothing. This handler of SIGHUP makes Python write the signal to the wake-up file descriptor."""
 
 
 def _listen(
     reader: socket.socket, writer: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
 ) -> None:
-    """Read signal numbers and call the callbacks.
+    """Read signal numbers from ``reader``, and call the callbacks of these signals.
 
-    ``writer`` is only kept open. The previous wake-up descriptor ``former`` (-1 = none) also receives the numbers.
+    ``former`` is the previous wake-up file descriptor of the process, or -1. The function forwards the signal numbers
+    to it. The argument ``writer`` only keeps this socket open.
     """
     while numbers := reader.recv(64):
         if former != -1:

@@ -92,11 +92,12 @@ def _family(address: str) -> socket.AddressFamily:
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Divert new connections, so that no connection is reset when the server closes its listening sockets.
 
-    The function returns an additional listening socket on the address. The kernel assigns all new connections to this
-    socket and drops their handshakes. After a second, a client repeats the handshake, which another server on the
-    address can then accept. Return ``None`` if the kernel does not support this.
+    The function returns an additional listening socket on the address. From now on, the kernel assigns each new
+    connection to this socket, and a filter on this socket discards the handshake. The client repeats the handshake
+    after a second. Another server on the address can then accept the connection.
 
-    ``listeners`` is the number of the server's listening sockets.
+    ``listeners`` is the number of the server's listening sockets. Returns ``None`` if the kernel does not support the
+    diversion.
     """
     sink = socket.socket(_family(address))
     try:

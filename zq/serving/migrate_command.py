@@ -4,9 +4,9 @@
 The command copies page by page. A record in the target contains the position of the copy, so that an interrupted
 migration can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
 
-During a migration, no server may use the stores. Running servers update the time that is recorded in a
-networked store every two seconds, so the command can detect these servers. Records in both stores keep servers from
-starting; see ``migration_record``.
+During a migration, no server may use the stores. A server updates a timestamp in a networked store every two seconds,
+so the command can detect running servers. The command also writes a record to each store, so that no server starts on
+the store; see ``migration_record``.
 """
 
 import argparse
@@ -88,8 +88,8 @@ class Store(NamedTuple):
 class Options(NamedTuple):
     """The options of a migration.
 
-    If ``projects`` is ``None``, all projects are moved. To detect running servers, the command watches the times
-    recorded in the stores for ``watch`` seconds.
+    If ``projects`` is ``None``, all projects are moved. To detect running servers, the command checks for ``watch``
+    seconds whether the timestamps in the stores change.
     """
 
     projects: Sequence[str] | None = None
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _release(args: argparse.Namespace) -> int:
-    """Allow servers to use the store again. Return 0."""
+    """Delete the migration records of a store, so that servers can use the store again. Return 0."""
     if len(args.names) != 1 or args.project or args.resume or args.drop_stages:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
     with closing(_open(_read_uri(args.names[0]))) as storage:
@@ -147,7 +147,10 @@ def _read_uri(name: str) -> str:
 
 
 def _open(uri: str, is_new: bool = False) -> Storage:
-    """Open a store. If an embedded store does not exist, raise ``StartRefused`` unless ``is_new`` is true."""
+    """Open a store. An embedded store must exist, unless ``is_new`` is true.
+
+    Raises ``StartRefused`` if the store does not exist or cannot be migrated.
+    """
     find_driver(uri)  # raises for an unknown scheme
     parts = store_uri.split(uri)
     if parts.scheme in NOT_MOVED:
@@ -210,8 +213,9 @@ class Migration:
     def check(self) -> TargetRecord:
         """Check that the stores can be migrated. Return the target's record, which contains the position of the copy.
 
-        Unless the migration is already complete, this method completes the open commits of the source, and drops stages
-        if the options allow it. Raises ``StartRefused`` if the stores cannot be migrated.
+        If the migration is not complete yet, this method also finishes the open commits of the source. If the option
+        ``drop_stages`` is set, it deletes uncommitted messages (stages). Raises ``StartRefused`` if the stores cannot
+        be migrated.
         """
         for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
             raise StartRefused(obstacle)
@@ -305,9 +309,10 @@ class Migration:
         return self._from.last_clock(), self._to.last_clock()
 
     def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
-        """Return a sentence for each store that a running server uses.
+        """Return an error message for each store that a running server uses.
 
-        A store is in use if its time has changed since ``clocks`` was read at the monotonic time ``began``.
+        ``clocks`` contains the timestamps of both stores, read at the monotonic time ``began``. A server uses the store
+        if the timestamp has changed, or if the store contains records of servers.
         """
         if clocks != (None, None):
             time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
@@ -371,9 +376,10 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
-        """Abort the overdue commits of the source, and complete the commits that can no longer fail.
+        """Finish the open commits (transactions) of the source.
 
-        Raises ``StartRefused`` if another commit is still running.
+        A commit that is undecided after its time limit is aborted, and a decided commit is completed. Raises
+        ``StartRefused`` if a commit is undecided within its time limit.
         """
         work, now = self._source.transactions, self._source.now()
         for project, producer, seconds in self._from.abort_overdue(now):
@@ -387,7 +393,11 @@ class Migration:
                     pass
 
     def _drop_stages(self) -> None:
-        """Drop the stages of the projects to move."""
+        """Delete the stages (uncommitted messages) of the projects to move.
+
+        Raises ``StartRefused`` if there are stages but the option ``drop_stages`` is not set, or if the source has no
+        data to move.
+        """
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
             more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
@@ -496,7 +506,7 @@ def _failures_of(which: str) -> Iterator[None]:
 
 
 def _movable(project: str, parcels: Sequence[Parcel]) -> list[Parcel]:
-    """Return the parcels except the records of migrations and of running servers, which concern only one store."""
+    """Return the parcels (exported items) to move: all except the records of migrations and running servers."""
     if project != DEPLOYMENT:
         return list(parcels)
     return [one for one in parcels if not (isinstance(one, DocumentParcel) and one.kind in (KIND, *SERVER_RECORDS))]

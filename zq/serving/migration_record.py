@@ -67,7 +67,7 @@ def write(documents: DocumentController, record: TargetRecord | SourceRecord, no
 
 
 def release(documents: DocumentController, now: Seconds) -> bool:
-    """Delete both records. Return whether there was a record to delete."""
+    """Delete the records of a migration from this store or to it. Return whether there was a record to delete."""
     was_target = documents.delete(TARGET, now)
     return documents.delete(SOURCE, now) or was_target
 

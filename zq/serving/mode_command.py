@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server mode``: show or set the mode of all servers on a store.
+"""``zq-server mode``: show or set the mode of a store (``normal``, ``no_posts`` or ``read_only``).
 
-If a server has the store open, the command uses the server's control socket. If not, the command opens the store.
+The mode applies to all servers on the store. If a server has the store open, the command uses the server's control
+socket. If not, the command opens the store.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PATH: Final = "/mode"
 
 
 class ModeChange(Struct, forbid_unknown_fields=True):
-    """The body of a request for the mode. If ``mode`` is ``None``, the operation only shows the mode."""
+    """The body of a request that shows or sets the mode. If ``mode`` is ``None``, the request only shows the mode."""
 
     mode: Mode | None
 
@@ -32,7 +33,7 @@ _decoder: Final = Decoder(ModeChange)
 
 
 class ModeControl:
-    """The control socket operation that shows or sets the mode."""
+    """The control socket operation that shows or sets the mode (``normal``, ``no_posts`` or ``read_only``)."""
 
     def __init__(self, modes: Modes) -> None:
         self._modes = modes

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that reads the mode and the free disk space every few seconds, so that requests need not read them."""
+"""A thread that reads the server mode and the free disk space regularly, so that requests need not read them.
+
+The mode is ``normal``, ``no_posts`` or ``read_only``.
+"""
 
 import logging
 import threading

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server`` commands that open a store themselves, without a server.
 
-``check-store`` and ``salvage`` work on an embedded store. ``restore``, ``ship`` and ``owner`` work on a store in an
-object store. Each function returns the exit code of its command and raises ``StartRefused`` for an unsupported store.
+``salvage`` requires an embedded store. ``check-store`` accepts an embedded store, or a zq store that is kept in an
+object store such as Swift. ``ship`` copies an embedded store to an object store, ``restore`` copies it back, and
+``owner`` shows which server owns it there. Each function returns the exit code of its command and raises
+``StartRefused`` for an unsupported store.
 """
 
 from datetime import UTC, datetime
@@ -24,7 +26,10 @@ def check_store(uri: str) -> int:
 
 
 def salvage_store(uri: str, to: str | None) -> int:
-    """Copy the readable data of a damaged store to a new store. Return 1 if data is lost."""
+    """Copy the readable data of a damaged store to a new store at ``to``. Return 0, or 1 if data is lost.
+
+    Raises ``StartRefused`` if ``to`` is missing or the store is not an embedded store.
+    """
     if not to:
         raise StartRefused("--to is required: zq-server salvage --store rocksdb:///old --to /new")
     salvaged = salvage(uri, to)
@@ -60,7 +65,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
 def ship_store(uri: str, to: str | None) -> int:
     """Copy an embedded store to an object store. Return 0.
 
-    A store that a migration has marked is refused, because servers would refuse its copy.
+    Raises ``StartRefused`` if the store takes part in a migration, because servers would refuse to open the copy.
     """
     shipped = ship(uri, to, lambda storage: check_served(storage.documents, storage.now())) if to else None
     if shipped is None:

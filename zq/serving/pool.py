@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread pool, waits for disk syncs, and deadlines for the event loop."""
+"""Helpers of the event loop: a thread pool, a thread that waits for disk syncs, and deadlines."""
 
 import asyncio
 import logging
@@ -86,10 +86,10 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval and adapt ``threads``, within its bounds.
+        """End a measurement interval, and increase or decrease the limit by one thread, within its bounds.
 
-        If the process used more than ``BUSY_FRACTION`` of one CPU and no job has waited too long, remove a thread.
-        Otherwise, add a thread. ``is_slow`` is true if a job has waited too long.
+        If the process used more than ``BUSY_FRACTION`` of one CPU in the interval, decrease the limit. Otherwise, or if
+        ``is_slow`` is true because a job has waited too long, increase the limit.
         """
         if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -213,12 +213,10 @@ class Pool:
                 self._loop.call_later(ADAPTATION, self._adapt)
 
     def _reject_late(self) -> None:
-        """Reject jobs that have exceeded the timeout.
-
-        Jobs in the callers' own queues are rejected first, so that ``_end`` cannot start one of them.
-        """
+        """Reject jobs that have exceeded the timeout, and schedule the next call."""
         with self._lock:
             now = time.monotonic()
+            # Jobs in the callers' own queues come first, so that ``_end`` below cannot start one of them.
             for caller, queued in list(self._queued.items()):
                 self._queued[caller] = deque(job for job in queued if not self._reject(job, now))
                 if not self._queued[caller]:
@@ -268,7 +266,7 @@ class Pool:
 
 
 class DurabilityWaiter:
-    """A thread that waits for the disk syncs of requests that ran on the event loop's thread.
+    """A thread that waits until the changes of requests are synced to disk, so that the event loop need not wait.
 
     If several requests need the same disk sync, the thread waits for this disk sync only once.
     """
@@ -281,9 +279,10 @@ class DurabilityWaiter:
         threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
     def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the changes of the ticket's request are durable.
+        """Return a future that resolves when a request's changes are durable.
 
-        If the disk sync fails, the future fails with ``Unavailable``.
+        ``ticket`` represents the pending disk sync of the request. If the disk sync fails, the future fails with
+        ``Unavailable``.
         """
         future = self._loop.create_future()
         self._tickets.put((ticket, future))

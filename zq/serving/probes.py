@@ -73,7 +73,11 @@ def _unready(title: str, sentence: str) -> Response:
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Serve pages by path in a background thread. If the address is in use, retry until it is free."""
+    """Serve HTTP pages in a background thread. If the address is in use, retry until it is free.
+
+    ``pages`` maps URL paths to functions that return the response. ``name`` is the configuration section of the
+    listener. ``announcement`` is logged when the listener has started.
+    """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
 

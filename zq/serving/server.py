@@ -234,7 +234,10 @@ def _open_modes(chosen: Settings) -> Iterator[Modes]:
 
 
 def _open_existing(chosen: Settings) -> Storage:
-    """Open the stores. Raises ``StartRefused`` if there is no store, or if an object store has a live owner."""
+    """Open the existing store and its pools.
+
+    Raises ``StartRefused`` if there is no store, or if the store is in an object store and a running server owns it.
+    """
     if chosen.storage.uri.partition(":")[0] in OBJECT_SCHEMES:
         owner(chosen.storage.uri)  # raises the error if there is no store
         chosen = structs.replace(chosen, driver_options=chosen.driver_options | {"takeover": "refuse"})

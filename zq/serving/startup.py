@@ -67,9 +67,12 @@ def find_address_conflicts(chosen: Settings) -> Iterator[str]:
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
     """Reload the mutable options. Return ``False`` if the file is invalid or the server has no configuration file.
 
-    In the parent process, ``apply`` is ``None`` and only the changes that need a restart are logged. The parent process
-    notifies systemd when the reload begins, and again if the reload fails. A serving process notifies systemd when the
-    reload has ended.
+    Both the parent process and each serving process call this function:
+
+    - A serving process passes ``apply``, which is called with the new settings. After the reload, the function notifies
+      systemd that the server is ready.
+    - The parent process passes no ``apply``. The function notifies systemd that a reload has begun, and logs the
+      changes that need a restart. If the reload fails, it notifies systemd that the server is ready.
     """
     if apply is None:
         systemd.notify(systemd.RELOADING)
@@ -114,7 +117,7 @@ def reload_files(*files: Reloadable | None) -> None:
 def _store(uri: str) -> str:
     """Return the store URI without secrets, for the log.
 
-    If the URI contains a relative path, append the absolute path of the directory.
+    If the URI of a RocksDB store contains a relative path, append the absolute path of the store directory.
     """
     parts = store_uri.split(uri)
     path = unquote(parts.path)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server upgrade``: show the level of a store and the versions of its servers, or raise the level.
 
-The command opens a shared store itself. If a server has an embedded store open, the command uses the server's control
-socket. The version that opens the store determines the highest level.
+The level is the version of the store's data format. Servers of earlier versions of zq cannot use a store with a higher
+level. The command raises the level to the highest level that its own version of zq supports.
+
+If several servers can share the store, the command opens the store itself. If a server has an embedded store open, the
+command uses the server's control socket.
 """
 
 import argparse
@@ -44,11 +47,11 @@ class UpgradeStatus(Struct, frozen=True):
     """The state of an upgrade.
 
     Attributes:
-        version: The version of zq that has opened the store.
-        supported: The highest level that this version supports.
-        level: The lowest level of the store and its pools.
-        is_begun: Whether a higher level has been announced, but not every store has this level yet.
-        processes: The processes that use a shared store.
+        version: The version of zq that reports this status.
+        supported: The highest level (version of the data format) that this version of zq supports.
+        level: The level of the store; if there are pools, the lowest level of all stores.
+        is_begun: Whether an upgrade to a higher level has begun, but not every store has this level yet.
+        processes: The processes that use a shared store; empty if only one process can open the store.
     """
 
     version: str
@@ -59,7 +62,7 @@ class UpgradeStatus(Struct, frozen=True):
 
     @property
     def older(self) -> list[ProcessRecord]:
-        """The processes that do not support the highest level."""
+        """The processes that do not support the highest level of this version of zq."""
         return [one for one in self.processes if one.level < self.supported]
 
 
@@ -82,7 +85,8 @@ class UpgradeControl:
 def apply(storage: Storage, finish: bool, pause: Seconds = 0) -> UpgradeStatus:
     """Finish the upgrade if ``finish`` is true, and return the status.
 
-    Between the announcement and the last look at the processes, the function waits ``pause`` seconds.
+    To finish an upgrade, the function announces the new level (version of the data format), waits ``pause`` seconds,
+    and checks that all server processes support the level. Then it sets the level.
 
     Raises ``StartRefused`` if the upgrade cannot be finished, and ``Unavailable`` if a store is unavailable. After an
     error, the level is unchanged, or another call can complete the change.
@@ -117,7 +121,10 @@ def read_status(storage: Storage) -> UpgradeStatus:
 
 
 def _announce(storage: Storage) -> None:
-    """Announce the new level, so that no server of an earlier version starts."""
+    """Announce the new level (version of the data format) in each store.
+
+    After the announcement, servers of earlier versions of zq refuse to start.
+    """
     for store in _stores(storage):
         record = store.read_level()
         level = levels.check(record)
@@ -126,13 +133,11 @@ def _announce(storage: Storage) -> None:
 
 
 def _withdraw(storage: Storage) -> None:
-    """Withdraw the announcement from each store that does not have the new level yet.
+    """Withdraw the announcement of the new level from each store that does not have this level yet.
 
     An announcement of an earlier, interrupted command is also withdrawn.
-
-    The catalogue comes first, because all servers check it.
     """
-    for store in reversed([*_stores(storage)]):
+    for store in reversed([*_stores(storage)]):  # the catalogue first, because all servers check it
         record = store.read_level()
         level = levels.check(record)
         if level.required > level.level:
@@ -156,7 +161,11 @@ def _check_processes(storage: Storage) -> None:
 
 
 def _stores(storage: Storage) -> Iterator[LevelledStorage]:
-    """Yield the stores of the pools, then the catalogue, which all servers check."""
+    """Yield all stores that have a level: the stores of the pools, and then the catalogue.
+
+    Without pools, the catalogue is the only store. Raises ``Unavailable`` if a pool is unavailable, and
+    ``StartRefused`` if the driver does not support levels.
+    """
     pools = storage.pools() if isinstance(storage, PooledStorage) else {}
     for name, pool in pools.items():
         if pool is None:
@@ -209,9 +218,10 @@ def _ask(
 
 
 def ask_server(socket: str, finish: bool) -> UpgradeStatus:
-    """Return the status according to the server at a control socket, after it has finished the upgrade if ``finish``.
+    """Request the upgrade status from the server at a control socket.
 
-    Raises ``Unavailable`` if no server answers, and ``StartRefused`` if the upgrade cannot be finished.
+    If ``finish`` is true, the server finishes the upgrade first. Raises ``Unavailable`` if no server answers, and
+    ``StartRefused`` if the upgrade cannot be finished.
     """
     return msgspec.convert(control.operate(socket, PATH, {"finish": finish}), UpgradeStatus)
 

@@ -81,7 +81,10 @@ class Log:
         return MessagePage([*found.messages], found.end)
 
     def first(self, position: int) -> int | None:
-        """Return the position of the first message after ``position``, or ``None`` if no message follows."""
+        """Return the position of the first message after ``position``, or ``None`` if no message follows.
+
+        Raises ``Invalid`` if ``position`` is beyond the end of the log.
+        """
         return self.after(position, 1).end
 
     def find_first(self, position: int) -> int | None:

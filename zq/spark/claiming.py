@@ -70,7 +70,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Claim the next batch and return its end offset. Settle the claims of the committed batch ``start``."""
+        """Claim the next batch and return its end offset.
+
+        ``start`` is the end offset of the previous batch, which Spark has committed. The method also settles the claims
+        of the previous batch.
+        """
         self._check(start)
         try:
             return self._next(start, limit)
@@ -150,7 +154,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.budget -= batch.messages - before
 
     def _begin(self, start: Offset) -> BatchClaimer:
-        """Return the claimer. The first call advances the fencing token, to stop an earlier query of this consumer."""
+        """Return the object that claims messages for this query.
+
+        The first call creates the object, and advances the consumer's fencing token to stop an earlier query of this
+        consumer. It also settles the claims of the batch before the offset ``start``.
+        """
         if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))

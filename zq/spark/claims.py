@@ -176,7 +176,7 @@ class BatchClaimer:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the messages. The server rejects an outdated token, so a newer query keeps its claims."""
+        """Release the messages of the batch. If a newer query has advanced the fencing token, do nothing."""
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:

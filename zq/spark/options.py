@@ -63,7 +63,7 @@ class OptionParser:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` if an option is given that has no effect on this source or sink."""
+        """Raise ``Invalid`` if a given option has no effect on ``role``, which is a kind of source or sink."""
         for name in self._texts:
             if NAMES[name] not in (*COMMON_OPTIONS, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
@@ -247,7 +247,10 @@ def is_claim_mode(parser: OptionParser) -> bool:
 
 
 def parse_source_state(parser: OptionParser) -> str:
-    """Return the value of ``state`` for a source without claims. Raises ``Invalid`` if the value is not valid."""
+    """Return the option ``state``, which selects the messages to read from a queue without claiming them.
+
+    For a topic, return "topic". Raises ``Invalid`` if the value is not valid.
+    """
     if parser.text("topic"):
         return "topic"
     if parser.choice("mode", "claim", "tail") == "tail":
@@ -260,7 +263,10 @@ def parse_body_type(parser: OptionParser) -> str:
 
 
 def parse_reading_options(parser: OptionParser) -> ReadingOptions:
-    """Parse the options of a source without claims. Raises ``Invalid`` if an option is missing or not valid."""
+    """Parse the options of a source that reads messages without claiming them.
+
+    Raises ``Invalid`` if an option is missing or not valid.
+    """
     if parser.text("topic") and (parser.text("queue") or parser.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
     start = parser.text("startingOffset") or "earliest"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of a pipeline's poison messages: rejection by stages, and bisection with dry runs."""
+"""Detection of a pipeline's poison messages: rejection by stage functions, and bisection with dry runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -33,20 +33,22 @@ class InconclusiveSearch(ZqError):
 
 
 class RunStopped(ZqError):
-    """An exception that ends the current round because the run must stop."""
+    """An exception that ends the current round because the pipeline must stop."""
 
 
 def find_poison(
     ids: Sequence[str], fails: DryRun, max_poison: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Find the messages that fail twice when they are processed alone. Return a mapping from message id to the reason.
+    """Find the poison messages of a failed round. Return a mapping from message id to the reason of the failure.
 
-    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if more than ``max_poison`` messages
-    fail, or if an outage or a faulty stage is the probable cause.
+    A message is poison if its processing fails twice without other messages. If all messages succeed now, the result is
+    empty. Raises ``InconclusiveSearch`` if more than ``max_poison`` messages fail, or if an outage or a faulty stage is
+    the probable cause.
 
     Args:
         fails: Processes messages in a dry run, and returns the reason of a failure or ``None``.
-        claim_count: Lowest claim count among the messages. If all messages fail and this count is less than
+        pause: Sleeps for the given seconds. Called before the second attempt.
+        claim_count: Lowest claim count of the messages. If all messages fail and this count is less than
             ``MIN_FAILED_ROUNDS``, the search is inconclusive.
     """
     together, keep = fails(ids, False), False

@@ -152,7 +152,7 @@ FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
 class RoundExecutor:
-    """The executor of a pipeline's stages in a Spark session."""
+    """An object on the Spark driver that applies a pipeline's stages to the messages of a round."""
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
         self._spark = spark
@@ -166,12 +166,13 @@ class RoundExecutor:
         """Whether the last dry run has staged rows with target queues."""
 
     def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Run a round. If Spark or a stage fails, the error belongs to a class in ``FAILURES``.
+        """Run a round. If Spark or a stage fails, raise one of the exception types in ``FAILURES``.
 
         Args:
-            inlined: The messages as JSON, for the claims that the driver has read.
-            rejected: A callback that gets the messages that a stage has rejected (id -> reason). It returns the round
-                without these messages.
+            inlined: The messages of some claims as JSON, by claim name. The tasks request the messages of other claims
+                from the server.
+            rejected: Called with the messages that a stage has rejected, as a mapping from message id to reason.
+                Returns the round without these messages.
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
@@ -192,7 +193,11 @@ class RoundExecutor:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Return the messages as a DataFrame. If ``inlined`` contains all messages, the tasks send no requests."""
+        """Return the messages of the round as a DataFrame.
+
+        ``inlined`` maps claim names to messages as JSON. If it contains all claims of the round, Spark's tasks need not
+        request messages from the server.
+        """
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _without_ids(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()

@@ -211,9 +211,10 @@ class Runner:
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
         """Find poison messages after a failed round, and move them to the dead-letter queue.
 
-        Return ``True`` if messages were moved. If the search finds no poison message, return ``False`` if ``again`` is
-        true; otherwise raise ``RoundFailed``. Raises ``RoundFailed`` also if poison messages are not the cause of the
-        failure.
+        Return whether messages were moved. Raises ``RoundFailed`` if poison messages are not the cause of the failure.
+
+        If all messages succeed in the search, the method returns ``False``, and the caller repeats the round. But if
+        ``again`` is false, the round was already repeated, and the method raises ``RoundFailed``.
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
@@ -247,8 +248,8 @@ class Runner:
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if a bad credential, a quota or a missing permission caused the error.
 
-        If a column names the target queues, return ``False`` for a missing permission, because the permission may be
-        missing for the target queue of only one message.
+        A pipeline can choose a target queue for each message. In this case, return ``False`` for a missing permission,
+        because it may concern the target queue of only one message.
         """
         cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):

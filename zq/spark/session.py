@@ -51,10 +51,8 @@ def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] |
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Insert text at the beginning of an environment variable.
-
-    For Java options, the user's own values take precedence, because Java applies the last value of an option.
-    """
+    """Insert text at the beginning of an environment variable. ``between`` separates it from an existing value."""
+    # The user's own Java options come last and take precedence, because Java applies the last value of an option.
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 

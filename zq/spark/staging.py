@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink: tasks store rows in stages, and the driver publishes all stages of a batch with one commit.
+"""The sink: each task stores its rows as a stage (uncommitted messages), and the driver commits all stages of a batch.
 
 Messages in a stage are invisible until the commit. Spark passes one stage per partition to the driver, from the task
 that succeeded. The stages of failed tasks are dropped or expire. A repeated commit of a batch has no effect.
@@ -65,7 +65,7 @@ class StagingWriter:
         _column(schema, "ackColumn", options.ack, StringType)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StageResult:
-        """Store the rows of a partition in a new stage. Runs on an executor."""
+        """Store the rows of a partition as a stage (a group of uncommitted messages). Runs on an executor."""
         task = TaskContext.get()
         assert task is not None
         producer = self.options.producer or task.getLocalProperty("sql.streaming.queryId") or ""
@@ -87,11 +87,11 @@ class StagingWriter:
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> CommitResult:
-        """Publish the stages and settle the claims in one commit. A repeated call has no effect. Runs on the driver.
+        """Publish the tasks' uncommitted messages and settle their claims in one commit. Runs on the driver.
 
-        ``held`` are further claims to settle, as pairs of queue and id. Raises ``Invalid`` if there are too many stages
-        or claims, or if the producer has committed a later batch: the server then cannot tell whether this batch was
-        stored.
+        ``held`` contains further claims to settle, as pairs of queue and claim id. A repeated call has no effect.
+        Raises ``Invalid`` if there are too many partitions or claims, or if the producer has already committed a later
+        batch.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -119,7 +119,7 @@ class StagingWriter:
         return done
 
     def drop(self, staged: Iterable[StageResult | None]) -> None:
-        """Drop the stages of a failed batch. Published messages are kept. Runs on the driver."""
+        """Delete the uncommitted messages of a failed batch. Published messages are kept. Runs on the driver."""
         self._drop([task.stage for task in staged if task and task.stage])
 
     def _store(self, stage: str, batches: Iterator[pa.RecordBatch], claims: set[str]) -> int:
@@ -163,7 +163,7 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
     """The writer of ``df.write``."""
 
     def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
-        """Commit the job's stages.
+        """Publish the job's uncommitted messages in one commit.
 
         Raises ``Invalid`` if an earlier job used this job's idempotency key and stored a different number of messages.
         """
@@ -177,7 +177,7 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[StageResult | None]) -> None:  # type: ignore[override]
-        """Drop the stages of the job. ``messages`` contains ``None`` for each failed task."""
+        """Delete the uncommitted messages of the job. ``messages`` contains ``None`` for each failed task."""
         self.drop(messages)
 
 
@@ -189,7 +189,7 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
     """
 
     def commit(self, messages: list[StageResult], batchId: int) -> None:  # type: ignore[override]
-        """Commit the stages of a batch. An empty batch sends no request."""
+        """Publish the uncommitted messages of a batch in one commit. If the batch is empty, send no request."""
         if any(task.stage or task.claims for task in messages):
             try:
                 self.publish(messages[0].producer, batchId, messages)
@@ -197,7 +197,7 @@ class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
                 raise ClaimLapsed(f"{error} {CLAIM_LAPSED_HINT}") from None
 
     def abort(self, messages: list[StageResult | None], batchId: int) -> None:  # type: ignore[override]
-        """Drop the stages of a batch. ``messages`` contains ``None`` for each failed task."""
+        """Delete the uncommitted messages of a batch. ``messages`` contains ``None`` for each failed task."""
         self.drop(messages)
 
 

@@ -4,9 +4,8 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: a server time in Unix seconds; 0 = unknown. Each message after position ``after`` was posted after this
-  time, unless the message existed when the stream began. In a history, the time of a message is the time when it was
-  finished.
+- ``seen``: a server time in Unix seconds; 0 = unknown. Messages after position ``after`` were posted after this time
+  (in a history: finished after this time). Messages that existed when the stream began may be older.
 - ``rows``: number of rows in the last batch.
 - ``next``: position of the first history entry after ``after``; null if unknown.
 
@@ -128,7 +127,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing, because the stream holds no claims."""
 
     def _plan(self, start: Offset, found: Scan) -> Offset:
-        """Return the offset after the messages in ``found``."""
+        """Return the end offset of a batch that contains the messages in ``found``."""
         assert found.last is not None
         now = self._server_time(found.last)
         if self.options.strict and not self.is_topic:

@@ -43,10 +43,10 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _assign(self, project: str) -> str:
-        """Assign the first unused account id, starting the search at the project's hash, and return it.
+        """Assign an unused account id to the project, and return the id.
 
-        The hash is the same on each server. Servers that assign an id to one project at the same time therefore choose
-        the same id.
+        The first candidate is a hash of the project. If it is in use, the next candidate is the next number. Servers
+        that assign an id to one project at the same time therefore choose the same id.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

@@ -136,7 +136,10 @@ class UnauthenticatedCallers:
         self._default_caller = Caller(options.project, "")
 
     def __call__(self, req: Request) -> Callable[[bytes], Caller]:
-        """Return a function that returns the caller. Raises ``NotAuthorized`` for a cross-origin browser request."""
+        """Return a function that returns the caller for any request body.
+
+        Raises ``NotAuthorized`` for a cross-origin request of a browser.
+        """
         origin = req.env.get("HTTP_ORIGIN")
         if origin is not None and not _is_own(origin, req, self._options.public_url):
             raise NotAuthorized(CROSS_SITE)

@@ -172,7 +172,11 @@ def _handle(
     answer: BatchResponse,
     refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
-    """Execute the operations in ``handles``, which maps entry ids to operations, and add the results to ``answer``."""
+    """Delete messages or change their visibility timeouts, and add the results to ``answer``.
+
+    ``handles`` maps the id of each valid entry to its operation. If an operation fails, ``refusal`` returns the error
+    of the entry, or None if the failure counts as success.
+    """
     handled = call.use_cases.messaging.handle(queue, list(handles.values())) if handles else ()
     for id, outcome in zip(handles, handled, strict=True):
         failure = None

@@ -133,8 +133,8 @@ class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
 class ReceiveRequest(Struct, frozen=True):
     """A validated receive request.
 
-    The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed. Then it calls ``answer``, which
-    creates the response.
+    The endpoint calls ``ask``, which tries to claim messages, until messages are claimed or ``wait`` seconds have
+    passed. Then it calls ``answer``, which creates the response.
     """
 
     queue: QueueRef

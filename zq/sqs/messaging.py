@@ -138,7 +138,11 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> SendResult:
-        """Store the drafts in one atomic change, and skip duplicates. ``ids`` has None for each oversized message."""
+        """Store the messages of a FIFO queue in one atomic change, and skip duplicates.
+
+        ``ids`` are the ids of ``outgoing``, with None for each oversized message. ``drafts`` contains the other
+        messages.
+        """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
@@ -225,10 +229,11 @@ class Messaging:
         return handled
 
     def _get_rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules from the cache or from the store.
+        """Return the queue's rules (its parsed metadata) from the cache or from the store.
 
-        If the cached rules have no metadata, read the store, because the queue may not exist.
+        Raises ``QueueNotFound`` if the rules are not cached and the queue does not exist.
         """
+        # Default rules without metadata are also cached for a queue that does not exist.
         rules = self._rules_cache.remembered(queue)
         return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
@@ -280,7 +285,8 @@ class Messaging:
 def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    No part contains a space, so the key is unambiguous.
+    Spaces separate the parts of the key, such as the group and the deduplication id. No part contains a space, so keys
+    with different parts differ.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

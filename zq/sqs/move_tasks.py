@@ -218,11 +218,12 @@ class MoveTasks:
         return task
 
     def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Plan moves for the messages, up to the first message that cannot be moved.
+        """Plan the moves of the messages. Return the moves and the failure of the task, if any.
 
-        A message cannot be moved if its target queue is unknown or does not exist. Return the moves and a failure. If
-        all messages can be moved, the failure is None. Otherwise, the caller must make the moves and then end the task
-        with the failure. If posts to a target queue are paused, return None for both.
+        - If the target queue of a message is unknown or does not exist, return the moves of the preceding messages and
+          the failure. The caller must make these moves before it ends the task.
+        - If posts to a target queue are paused, return (None, None). The task must wait.
+        - Otherwise, return the moves of all messages and None.
         """
         moves: list[Move] = []
         for message in messages:

@@ -26,7 +26,7 @@ class Operation(Struct, frozen=True):
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, parameters: Mapping[str, Any], params: Params | None) -> Answer:
-        """Execute the operation."""
+        """Execute the operation. If the decoded parameters ``params`` are None, decode the raw ``parameters`` first."""
         return self.run(call, read(self.params, parameters) if params is None else params)
 
 

@@ -107,10 +107,11 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether at least one entry of ``value`` is "*" or accepted by the function ``matches``.
+    """Return whether an element of a policy statement, such as ``Action``, matches.
 
-    ``value`` is an element of a policy statement: an entry, or a list of entries. ``matches`` returns None for an
-    unsupported entry. If ``denies`` is true, the statement is a Deny statement, and an unsupported entry is accepted.
+    ``value`` is the value of the element: an entry or a list of entries. At least one entry must be "*" or match
+    according to ``matches``, which returns None for an unsupported entry. In a Deny statement (``denies``), an
+    unsupported entry matches.
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None

@@ -91,7 +91,7 @@ class MetadataEdit:
         self.own = own
 
     def set_own(self, **changes: Any) -> None:
-        """Replace members of ``_sqs``."""
+        """Set attributes that are stored under the metadata key ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 

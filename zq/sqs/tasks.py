@@ -29,7 +29,7 @@ NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
 class TaskHandle(Struct, frozen=True, rename="camel"):
-    """A decoded task handle."""
+    """A move task's handle, decoded from the string that clients send."""
 
     task_id: str
     source_arn: str

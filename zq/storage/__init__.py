@@ -38,7 +38,7 @@ class Backups(Protocol):
     """The operations of a driver that create, verify and restore backups. On failure, they raise ``StartRefused``."""
 
     def check_target(self, target: Path, uri: str) -> None:
-        """Raise ``StartRefused`` if the folder cannot store backups of this store."""
+        """Raise ``StartRefused`` if the folder ``target`` cannot store backups of the store at ``uri``."""
         ...
 
     def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> NewBackup:
@@ -55,10 +55,12 @@ class Backups(Protocol):
         """Restore a backup to a new store at ``uri``.
 
         Args:
-            shift: A function that is called for each document with an expiry time. It returns the document's value with
-                all times postponed by the age of the backup, or None to keep the value.
+            shift: If given, expiry times are postponed by the age of the backup. The function is called for each
+                document that expires. It returns the document's value after the postponement, or None to keep the
+                document's expiry.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
-            use: A function that is called with the restored store. It returns the number of access tokens in the store.
+            use: A function that counts or revokes the access tokens of the restored store. It returns their number,
+                which becomes ``RestoreResult.tokens``.
         """
         ...
 
@@ -72,8 +74,8 @@ def connect(
     """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
     ``options`` is the driver's section of the configuration. ``expiry`` applies until ``Storage.maintain`` receives new
-    settings. ``initial`` is called if the store is new; by default, a new store has the highest level. A driver without
-    this argument ignores it.
+    settings. ``initial`` returns the format level of a new store; by default, this is the highest level that this
+    version of zq supports. A driver whose stores have no level ignores ``initial``.
 
     Raises ``StartRefused`` if there is no driver for the scheme, or the store cannot be used with these settings.
     """

@@ -17,8 +17,8 @@ Arguments that several operations share:
 - ``history``: seconds for which the queue keeps a history entry of each message that this operation finishes; 0 = no
   entries.
 - ``idempotency_key``: if the key is new, it is stored in the same step as the effect. If the queue has already stored
-  the key, the operation changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
-  differs, ``KeyReused``.
+  the key, the operation changes nothing. It raises ``Repeated`` with the result of the first request. If the first
+  request had a different digest, the operation raises ``KeyReused`` instead.
 - ``fence``: a fencing token. If its epoch is not the last one issued, the operation changes nothing and raises
   ``Fenced``.
 - ``max_bytes``: the maximum total size of the returned bodies and attributes. The operation returns fewer messages
@@ -130,19 +130,23 @@ class MessageController(Protocol):
     ) -> bytes | None:
         """Store all drafts atomically, in the given order.
 
-        A message without a delay becomes available at ``now``, but not before earlier messages without a delay (law
-        L5).
+        Messages without a delay become available at ``now``, or slightly later to keep the order of posts (law L5).
 
         Args:
             expected: The expected value of the queue's metadata. If the actual value differs, no message is stored, and
                 the actual value is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
-            idempotency_key: If the queue has already stored this key or a draft's key, an error is raised even if the
-                metadata differs. With this key, the driver stores the list of message ids as the result of the request.
+            idempotency_key: The idempotency key of the whole request. The driver stores the list of message ids as the
+                result of the request. A draft may have its own key in addition.
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
-        Raises ``QueueNotFound`` if the queue is missing and ``create`` is False. Raises ``DraftsRepeated`` or
-        ``KeyReused`` if the queue has already stored the key of a draft. In these cases, nothing is stored.
+        After an error, nothing is stored. Idempotency keys are checked before the metadata.
+
+        Raises:
+            QueueNotFound: The queue is missing, and ``create`` is False.
+            Repeated: The queue has already stored the key of the request.
+            DraftsRepeated: The queue has already stored the key of a draft.
+            KeyReused: The queue has stored one of these keys for a request or draft with a different digest.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -220,13 +224,14 @@ class ClaimController(Protocol):
         """Claim up to ``request.limit`` ready messages, in order of (available-at, sequence).
 
         - The claim count of each claimed message increases by one.
-        - If ``Lease.prolong`` is true and a message would expire before the claim does, the expiry of the message is
-          postponed to ``Lease.grace`` seconds after the expiry of the claim.
-        - A message becomes available again ``request.redelivery_delay(count)`` seconds after its claim expires, where
-          ``count`` is its claim count. Renewing the claim keeps this back-off.
-        - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
-          the ids of these messages.
-        - If ``request.named`` is set, all callers with the same claim id share one claim.
+        - If a message would expire before the claim and ``request.lease.prolong`` is true, the message's expiry is
+          postponed to ``request.lease.grace`` seconds after the end of the claim.
+        - After the claim has expired, a message becomes available again with a back-off:
+          ``request.redelivery_delay(count)`` seconds, where ``count`` is the message's claim count. A renewal of the
+          claim keeps this back-off.
+        - Messages that were already claimed ``request.max_claims`` times are not claimed. ``ClaimResult.spent`` has
+          their ids.
+        - If ``request.named`` is true and the requested claim id is that of a live claim, this claim is returned.
 
         Raises ``Fenced`` if the epoch of ``request.fence`` is not the last one issued.
         """
@@ -279,15 +284,17 @@ class ClaimController(Protocol):
         accepts_expired: bool = False,
         history: int = 0,
     ) -> Sequence[HandleOutcome]:
-        """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
+        """Delete single claimed messages or change their visibility timeouts. Return the outcomes in input order.
 
-        A *handle* describes a change of one message. It identifies the message by id, claim and claim count, like an
-        SQS receipt handle. The driver applies the handles in order, each atomically. A message that is not deleted
-        keeps its claim, its claim count and its own expiry. When the claim expires, the message becomes available after
-        its back-off.
+        A handle identifies one message by id, claim and claim count, like an SQS receipt handle. It requests either a
+        deletion or a new time at which the claim on this message expires. The other messages of the claim are not
+        affected. The driver applies the handles in order, each atomically.
 
-        Unless the outcome is ``DONE``, the message is unchanged. If ``accepts_expired`` is true, the handle of a lapsed
-        claim is accepted, unless the message has been claimed since.
+        - A changed timeout does not change the message's claim count and the message's own expiry. When the claim on
+          the message expires, the message becomes available after its back-off.
+        - If ``accepts_expired`` is true, the handle of an expired claim is accepted, unless the message has been
+          claimed again.
+        - If an outcome is not ``DONE``, its message is unchanged.
         """
 
 
@@ -356,10 +363,10 @@ class Storage(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether short operations may currently run on the event loop's thread, because they access memory only.
+        """Whether short operations are currently fast enough for the event loop's thread.
 
-        Their changes are not yet on disk when the operations return. The HTTP server waits for the disk on another
-        thread before it sends the response; see ``zq.storage.inline``.
+        These operations access memory only, and return before their changes are on disk. The HTTP server waits for the
+        disk on another thread before it sends the response; see ``zq.storage.inline``.
         """
 
     def now(self) -> Seconds:

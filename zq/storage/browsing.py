@@ -28,13 +28,13 @@ ALL: Final = ListFilter(claimed=True, delayed=True)
 
 
 class QueueLister(Protocol):
-    """The part of ``QueueController`` that a scan needs."""
+    """The method of ``QueueController`` that a full scan of a project uses."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]: ...
 
 
 class MessageReader(Protocol):
-    """The part of ``MessageController`` that a scan needs."""
+    """The methods of ``MessageController`` that a full scan of a queue uses."""
 
     def list(
         self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds
@@ -44,7 +44,7 @@ class MessageReader(Protocol):
 
 
 class SearchableStorage(Protocol):
-    """The part of ``Storage`` that a scan needs."""
+    """The controllers of a ``Storage`` that a full scan of a project uses."""
 
     @property
     def queues(self) -> QueueLister: ...
@@ -77,7 +77,10 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position in a listing of ``state``, or the lowest position if it is in another state."""
+    """Return the message's position in a listing of messages in ``state``.
+
+    If the message is in another state, return the lowest position, which no listing includes.
+    """
     if message.state(now) != state:
         return Position()
     return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)

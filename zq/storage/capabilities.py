@@ -35,7 +35,10 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if ``count`` is not the message count that the commit expects for the stage."""
+    """Raise ``StageDiffers`` if the commit requires another number of staged messages than ``count``.
+
+    ``stage`` is the name of the stage, and ``count`` is the number of messages in it.
+    """
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
@@ -78,9 +81,9 @@ class ParcelController(Protocol):
     """
 
     def projects(self) -> Sequence[str]:
-        """Return all projects with data, including "" for the data of the deployment.
+        """Return the names of all projects with data. The name "" represents data that belongs to no project.
 
-        Raises ``StartRefused`` if the store does not record the name of a project.
+        Raises ``StartRefused`` if the store contains data of a project but not the project's name.
         """
         ...
 
@@ -100,26 +103,30 @@ class ParcelController(Protocol):
         ...
 
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
-        """Store parcels (exported items of another store) with their ids, sequences, positions and times.
+        """Import parcels (exported items of another store) with their ids, sequences, positions and times.
 
-        Parcels must be adopted in the order of the export. Items that already exist are ignored. Items that have
-        expired at ``now`` may be omitted. Counters never decrease, so later messages get higher sequences. Items of one
-        kind and one queue are stored atomically if they are from one page. Raises ``Invalid`` if the store cannot store
-        an item, or would hide it because a queue of the same name was deleted.
+        - The caller imports the parcels in the order of the export.
+        - Items that already exist are ignored. Items that have expired at ``now`` may be omitted.
+        - Counters never decrease, so later messages get higher sequences.
+        - The items of one type and one queue in ``parcels`` are stored atomically.
+
+        Raises ``Invalid`` if the store cannot store an item. This error also occurs if the store has not yet removed
+        all data of a deleted queue, and the import contains a queue of the same name.
         """
         ...
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         """Abort all undecided commits whose time limit has passed, and return the undecided commits that remain.
 
-        The operation covers all projects. If there are very many commits, some are left out.
+        The operation covers all projects. If there are very many undecided commits, it omits some of them.
         """
         ...
 
     def last_clock(self) -> Seconds | None:
-        """Return the time in the store, which running servers update every few seconds. This method does not update it.
+        """Return the time that is stored in the store. Running servers update this time every few seconds.
 
-        If the store has no recorded time, return 0. If only one process can open the store, return None.
+        If the store has no time, return 0. If only one process can open the store, return None, because no server can
+        then be running.
         """
         ...
 
@@ -243,19 +250,20 @@ class TransactionController(Protocol):
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Publish all messages of the stages and delete all messages of the claims, atomically.
 
-        Stages in ``commit.beside`` are published too. If one of these stages does not exist, it is ignored. Messages
-        in these stages are not included in the counts of the result or in the limit ``bounds.max_messages``.
+        The stages in ``commit.beside`` are published too, if they exist. Their messages do not count in the result
+        and in the limit ``bounds.max_messages``.
 
-        A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
-        recorded: ``open`` is true in the result, and ``continue_commit`` completes the commit. Until then:
+        **Size.** A commit of up to ``bounds.step`` messages and a few megabytes is completed by this call. A larger
+        commit is decided by this call, but stays *open* (``CommitResult.open``) until ``continue_commit`` has completed
+        it. While a commit is open:
 
-        - The messages of its claims count as claimed, and the claims do not lapse. Deleting one of these messages
-          raises ``MessageClaimed``, even for the consumer that holds the claim.
-        - Its stages are invisible to all other operations.
+        - The claims do not expire. A deletion of a message of these claims raises ``MessageClaimed``, even if the
+          caller holds the claim.
+        - The stages are invisible to all other operations.
 
-        Each commit of a producer has a batch number. If an earlier commit of the producer is still open, the operation
-        only returns the result of that commit. If the batch number is not above the producer's last one, the operation
-        deletes the stages as ``drop_stage`` does, and returns the counts of the last commit with ``replayed`` set.
+        **Repeated requests.** Each commit of a producer has a batch number. If the producer's last commit is open, the
+        operation only returns the result of that commit. If the batch number is not above the producer's last one, the
+        operation returns the counts of the last commit with ``replayed`` set, and deletes the stages of the request.
 
         After an error, nothing has changed.
 
@@ -264,8 +272,8 @@ class TransactionController(Protocol):
             StageDiffers: The message count of a stage is not the count that the commit expects.
             ClaimLapsed: A claim has expired or holds no messages.
             CommitTooLarge: The commit has more than ``bounds.max_messages`` messages.
-            CommitRunning: The result of another commit of the producer is not known yet, or another commit uses one of
-                the stages. The caller can retry.
+            CommitRunning: Another commit of the producer is still undecided, or another commit uses one of the stages.
+                The caller can retry.
         """
         ...
 
@@ -327,10 +335,14 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
-        Each batch has messages above the sequence ``after``. It may also have expired messages, which readers filter
-        out. The slice ends when it has at least ``limit`` messages, but it may have one more batch. It ends earlier if
-        the bodies would exceed a megabyte, or if the search has skipped many batches of other topics. If the pattern is
-        a single topic, the cost depends on that topic only.
+        The slice starts after the sequence ``after``. It may include expired messages, which the caller filters out.
+        The driver stops adding batches when one of these conditions is met:
+
+        - The slice has at least ``limit`` messages.
+        - With the next batch, the bodies would exceed a megabyte.
+        - The search has skipped many batches of other topics.
+
+        If the pattern is a single topic, the cost depends on that topic only.
         """
         ...
 

@@ -42,7 +42,10 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request. Its thread waits for ``woken``, and then returns the result or leads the next group."""
+    """A request in a group commit, and its result.
+
+    The request's thread waits for the lock ``woken``. It then returns the result or becomes the leader of a new group.
+    """
 
     __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 

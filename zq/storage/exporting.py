@@ -166,10 +166,10 @@ class Exporter:
     def _read_missing_keys(
         self, project: str, at: Cursor, limit: int, now: Seconds
     ) -> tuple[Sequence[Parcel], Cursor | None]:
-        """Read the idempotency keys of missing queues.
+        """Read up to ``limit`` idempotency keys of queues that do not exist, and return the cursor of the next page.
 
-        If the cursor ``at`` has a position, continue with its queue at this position. Otherwise, start with the first
-        missing queue after the cursor's queue.
+        If ``at.position`` is set, continue with the queue ``at.queue`` at this position. Otherwise, start with the
+        first nonexistent queue after ``at.queue``.
         """
         names = [at.queue] if at.position else self._reader.missing(project, at.queue, limit)
         found: list[Parcel] = []

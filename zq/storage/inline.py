@@ -42,9 +42,10 @@ class Ticket:
         self.wait = wait
 
     def keep_open(self, on_release: Callable[[], object]) -> bool:
-        """Keep the store open until the method ``release`` calls the function ``on_release``.
+        """Keep the store open until the disk sync has ended, and return True.
 
-        Do nothing and return False if the ticket already keeps the store open, or if no disk sync is pending.
+        At that time, ``release`` calls ``on_release``, which allows the store to close. If no disk sync is pending or
+        the ticket already keeps the store open, do nothing and return False.
         """
         if self.wait is None or self._on_release is not None:
             return False

@@ -54,7 +54,7 @@ class ConnectionSubscriptions:
         self._watchers.pop(_source(queue).connection_queue(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Notify the connection whose subscription has this hidden queue, if any. Thread-safe."""
+        """Call the connection's callback if ``hidden`` is the delivery queue of a watched subscription. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
@@ -65,9 +65,10 @@ class ConnectionSubscriptions:
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the messages in batches. A batch is deleted when the next one is requested.
+        """Yield the pending messages of a subscription in batches, until there are no more messages.
 
-        Raises ``ReadOnly`` if the server is in read-only mode.
+        When the caller requests the next batch, the messages of the previous batch are deleted. Raises ``ReadOnly`` if
+        the server is in read-only mode.
         """
         hidden = _source(queue).connection_queue(id)
         while True:

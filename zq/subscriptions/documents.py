@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage of subscriptions, in one document per source (queue or topic).
 
-A post creates notices if the queue's metadata has a mark. A change of a queue's subscriptions updates this mark. A
-change of a topic's subscriptions renews the fan-out cursor of the project.
+If a queue has active subscriptions, its metadata contains the key ``MARK``. Each change of the subscriptions updates
+this key, so that posts to the queue notify its subscribers.
+
+A delivery worker copies the messages of a project's topics to subscriptions, up to a position called the fan-out
+cursor. Each change of a topic's subscriptions gives this cursor a new version.
 """
 
 from collections.abc import Callable
@@ -134,7 +137,9 @@ class SubscriptionDocuments:
         return {MARK: all.generation} if all.has_active else {}
 
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
-        """Atomically change the source's subscription set, and then update the queue's mark or the project's cursor.
+        """Change the subscription set of a queue or topic by compare-and-set.
+
+        Then update the queue's metadata key ``MARK`` or the fan-out cursor of the topic's project.
 
         ``change`` receives the stored set, and returns the new set and the result of this method. It may be called
         several times. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
@@ -156,8 +161,7 @@ class SubscriptionDocuments:
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives only messages posted from now on.
 
-        If the subscription is not active, return it unchanged. Otherwise, ``confirmed`` is the next generation of a
-        queue's subscription set, or the next sequence number of the topic log.
+        If the subscription is not active, return it unchanged. ``all`` contains all subscriptions of the source.
         """
         if subscription.confirmed is None:
             return subscription
@@ -178,9 +182,10 @@ class SubscriptionDocuments:
             self.drop_deliveries(source, each.id)
 
     def delete_some(self, project: str, limit: int) -> bool:
-        """Delete the subscriptions of up to ``limit`` sources of the project.
+        """Delete the subscriptions of up to ``limit`` queues and topics of a project.
 
-        If the project has no subscriptions, delete its cursor and its list entry, and return False.
+        If the project has no subscriptions, delete its fan-out cursor, remove the project from the list of projects
+        with subscriptions, and return False. Otherwise, return True.
         """
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
@@ -211,7 +216,10 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the fan-out cursor of the topic's project. A new cursor starts before the first undelivered message."""
+        """Renew the fan-out cursor of a topic's project after a change of the topic's subscriptions.
+
+        If the project has no cursor, create it before the first message that an active subscription must receive.
+        """
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(
@@ -225,7 +233,10 @@ def position(source: Source, subscription: Subscription) -> str:
 
 
 def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Postpone all expiry times of a stored subscription document. Return None for another ``kind``."""
+    """Return a copy of a stored document in which all subscriptions expire ``seconds`` later.
+
+    If documents of this ``kind`` do not contain subscriptions, return None.
+    """
     if kind != KIND:
         return None
     all = _decoder.decode(stored)
@@ -234,9 +245,10 @@ def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a set and drop expired subscriptions.
+    """Decode a stored subscription set, and drop expired subscriptions. Without a stored set, return an empty set.
 
-    The generation of the result is at least the current time, so that no generation is used twice.
+    The generation of the result is at least the current time in milliseconds. A set that is deleted and created again
+    therefore does not repeat a generation.
     """
     found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

@@ -55,8 +55,8 @@ class Subscribers(Followers):
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
         """Return one notice for each message, to be stored atomically with the post.
 
-        If the messages have passed through ``MAX_HOPS`` subscriptions (``hops``), return None, because they probably
-        loop.
+        ``hops`` is the number of subscriptions that the messages have passed through. If it is ``MAX_HOPS`` or more,
+        return None, because the messages probably loop.
         """
         if hops >= MAX_HOPS:
             return None
@@ -104,7 +104,10 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def list_work(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's queues that a delivery worker must check."""
+        """Return the queues of a project that may contain notices or deliveries, for a delivery worker's schedule.
+
+        If the project has topic subscribers, the result includes a placeholder for its topic log (``make_log_ref``).
+        """
         return [*self._queues(project), *([make_log_ref(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:

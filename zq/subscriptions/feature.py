@@ -82,9 +82,14 @@ class SubscriptionsFeature(Feature):
 def subscriptions_feature(
     options: NotificationOptions, core: Broker, share: Callable[[], SignedUrlOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
-    """Create the feature.
+    """Create the server feature for subscriptions.
 
-    If the package's extra ``delivery`` is not installed, the server rejects all new subscriptions.
+    If the optional dependencies for deliveries are not installed, the server rejects all new subscriptions.
+
+    Args:
+        share: Returns the options of signed URLs.
+        strategy: The authentication strategy.
+        alone: Whether no other process uses the store.
     """
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_reject_subscriber)))

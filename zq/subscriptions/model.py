@@ -49,7 +49,7 @@ def is_notice_queue(queue: QueueRef) -> bool:
 
 
 def make_log_ref(project: str) -> QueueRef:
-    """Return the queue name that represents a project's topic log in a worker's schedule."""
+    """Return a placeholder queue that represents a project's topic log in the schedule of a delivery worker."""
     return QueueRef(project, LOG_NAME)
 
 
@@ -75,7 +75,7 @@ class Notice(Struct, frozen=True, array_like=True):
         delay: The delay of the message in seconds. If the queue has no default delay, the server ignores the delays of
             messages, and ``delay`` is None.
         hops: The number of subscriptions through which the message has already passed, for loop detection.
-        seal: For a topic message, the random bytes to which its encryption is bound (``Entry.seal``).
+        seal: Random bytes that are needed to decrypt a topic message (``Entry.seal``).
     """
 
     message: str
@@ -96,12 +96,10 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     Args:
         started: The start of ``ttl``, as Unix time in seconds.
-        confirmed: The generation of the first message to deliver, or None if the subscription is not active. For a
-            topic, the generation is a sequence number.
-        former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: The subscriber's response. True means that the subscriber has confirmed. False means that the subscriber
-            has declined, or that the subscription was activated without a confirmation. None means that there is no
-            response yet. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is set.
+        confirmed: The minimum ``Notice.generation`` of messages to deliver, or None if the subscription is not active.
+        former: The encrypted previous secret, and the time until which this secret also signs deliveries.
+        agreed: Whether the subscriber has confirmed; None until the subscriber responds or the subscription becomes
+            active. In documents of earlier versions of zq, None means "confirmed" if ``confirmed`` is set.
     """
 
     id: str
@@ -163,7 +161,11 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return a changed copy of the set, with the next generation."""
+        """Return a copy of the set with the ``changed`` subscriptions, and with the next generation.
+
+        A changed subscription replaces the subscription with the same id, if any. The subscription with the id
+        ``without`` is removed.
+        """
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))

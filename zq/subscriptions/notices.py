@@ -55,7 +55,10 @@ def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
 
 
 def build_webhook_body(document: bytes, template: object) -> bytes:
-    """Build the body of a webhook request."""
+    """Build the body of a webhook request from the JSON text of the notification.
+
+    If ``template`` is a non-empty string, return the template with the notification in place of ``PLACEHOLDER``.
+    """
     if not isinstance(template, str) or not template:
         return document
     return template.replace(PLACEHOLDER, document.decode()).encode("utf-8", "surrogatepass")

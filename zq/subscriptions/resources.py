@@ -42,8 +42,9 @@ class _Resource:
 def _parse_terms(req: Request, needed: bool) -> Terms:
     """Parse the properties of a subscription in the request body. Unknown members are ignored.
 
-    Clients rely on the texts of the error messages (contract section 0.2).
+    If ``needed`` is true, the request must have a body.
     """
+    # Clients rely on the texts of the error messages (contract section 0.2).
     raw = query.body(req, required=needed)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):

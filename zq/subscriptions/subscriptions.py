@@ -3,9 +3,9 @@
 
 All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. Each post passes the cached metadata to the store, and the store
-rejects the post if the metadata have changed. A message is therefore never stored without its notices, even if another
-server has just added the mark.
+The metadata of a queue with active subscriptions contains the key ``MARK``. With each post, the server passes its
+cached metadata to the store. If the queue's metadata has changed, the store rejects the post. A message is therefore
+never stored without its notices, even if the first subscription was just created through another server.
 """
 
 import re
@@ -348,8 +348,8 @@ class Subscriptions:
     def _activate_if_allowed(self, subscription: Subscription) -> Subscription:
         """Return an active copy of the subscription. If the subscriber must confirm first, return it unchanged.
 
-        Without a confirmation, ``agreed`` is False, so the subscriber must confirm if ``require_confirmation`` is
-        enabled later.
+        A subscription that is active without a confirmation has ``agreed`` set to False. If the operator enables
+        ``require_confirmation`` later, the subscriber must confirm.
         """
         if subscription.must_confirm(self._policy.confirm):
             return subscription

@@ -163,7 +163,10 @@ def _serving(app: App) -> Generator[str, None, None]:
 
 
 def _drop_connection_headers(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Remove ``Connection`` headers, which ``wsgiref`` rejects. Each connection ends after one response anyway."""
+    """Wrap a WSGI ``start_response`` function to remove ``Connection`` headers, which ``wsgiref`` rejects.
+
+    The headers are not needed, because each connection ends after one response.
+    """
 
     def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
         return start(status, [pair for pair in headers if pair[0].lower() != "connection"], *more)
@@ -210,7 +213,7 @@ class _Connection(WSGIRequestHandler):
     timeout = PATIENCE
 
     def get_environ(self) -> dict[str, Any]:
-        """Add the connection's socket to the WSGI environment.
+        """Return the WSGI environment, which includes the connection's socket.
 
         The application needs the socket to detect a disconnected client.
         """

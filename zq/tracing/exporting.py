@@ -112,7 +112,7 @@ class BoundedExporter(SpanExporter):
         return result
 
     def abandon(self) -> None:
-        """Count the spans that have not been sent as dropped, because the process ends."""
+        """Record all unsent spans as dropped, because the process ends."""
         with self._lock:
             count = self._queued_count + self._exporting_count
             self._queued_count = self._exporting_count = 0
@@ -167,7 +167,7 @@ class SpanRecord(Struct, frozen=True):
     """A finished span.
 
     Attributes:
-        trace_id: Trace id, which is also the parent's.
+        trace_id: Trace id; the same as the parent span's, if there is a parent.
         links: Contexts of the spans that posted the delivered messages.
         ended: End of the span, in seconds since the epoch.
         seconds: Duration of the span.
@@ -225,7 +225,7 @@ class Recorder:
         span.end(round(record.ended * NANOSECONDS))
 
     def stop(self) -> None:
-        """Begin to send the queued spans, and accept no others. Does not wait."""
+        """Start to send the queued spans, and reject further spans. Does not wait."""
         if not self._stopping.is_set():
             self._stopped_at = time.monotonic()
             self._exporter.close()
@@ -234,8 +234,8 @@ class Recorder:
     def finish(self) -> None:
         """Stop, and wait until the queued spans are sent. Spans that are not sent in time are dropped.
 
-        The wait ends at most ``STOP_TIMEOUT`` after the call of ``stop``, or ``FAILING_STOP_TIMEOUT`` if the receiver
-        fails.
+        The wait ends ``STOP_TIMEOUT`` seconds after the call of ``stop`` at the latest. If exports fail, it ends after
+        ``FAILING_STOP_TIMEOUT`` seconds.
         """
         self.stop()
         self._wait(FAILING_STOP_TIMEOUT)

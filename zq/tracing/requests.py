@@ -114,7 +114,7 @@ class RequestTracing:
     If a request has a parent span, the parent determines whether the request is sampled.
 
     Args:
-        sample: The fraction of the other requests that are sampled.
+        sample: The fraction of requests without a parent span that are sampled.
         names_project: Whether the spans have the project as an attribute.
     """
 
@@ -147,7 +147,10 @@ class RequestTracing:
             self._recorder.record(_describe_store_call(call, span))
 
     def resume(self, req: Request) -> None:
-        """Prepare for another poll of a long poll, which may run on another thread."""
+        """Record the store operations of the current thread in the request's span.
+
+        Call this method before each poll of a long poll, because each poll may run on a different thread.
+        """
         span: RequestSpan | None = req.context.span
         if span is not None:
             collect(span.store_calls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store operations of sampled requests: which request the current thread handles, and an observer of the store."""
+"""Collection of the store operations that sampled requests call."""
 
 import threading
 from typing import Final
@@ -26,7 +26,7 @@ class StoreCall(Struct, frozen=True):
 
 
 class _Thread(threading.local):
-    """The operations of the sampled request that runs on this thread, or ``None``."""
+    """The store operations of the request that runs on this thread, or ``None`` if the request is not sampled."""
 
     calls: list[StoreCall] | None = None
 
@@ -35,15 +35,12 @@ _thread: Final = _Thread()
 
 
 def collect(calls: list[StoreCall] | None) -> None:
-    """Append the operations that this thread calls from now on to ``calls``. If it is ``None``, ignore them."""
+    """Set the list to which this thread's store operations are appended. ``None`` ends the collection."""
     _thread.calls = calls
 
 
 class StoreCallObserver(Events):
-    """An observer that collects the operations of sampled requests. For all other requests, it only reads a variable.
-
-    Operations beyond ``MAX_STORE_CALLS`` are ignored.
-    """
+    """An observer that collects the store operations of sampled requests, up to ``MAX_STORE_CALLS`` per request."""
 
     def store_called(self, verb: str, seconds: float) -> None:
         calls = _thread.calls

@@ -14,7 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request; neither path nor query is encoded."""
+    """An HTTP request. The path and the query are not percent-encoded."""
 
     method: str
     path: str
@@ -38,7 +38,8 @@ class Reply(Struct, frozen=True):
 def build_request(action: str, body: Body) -> Request | None:
     """Build the HTTP request for an action. Raises ``Invalid`` if a parameter is missing or has the wrong type.
 
-    Return None for a ``message_get_many`` without ids.
+    Return None if the action is ``message_get_many`` and there are no ids to read: an HTTP request without ids would
+    list the queue.
     """
     if action == "queue_list":
         return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))

@@ -30,7 +30,7 @@ class WebSocketFeature(Feature):
         queues: QueueController,
         subscriptions: Subscriptions,
     ) -> None:
-        """Create the feature. If ``behind_proxy``, the limit per address does not apply."""
+        """Create the feature. If ``behind_proxy`` is true, there is no limit on the connections per client address."""
         self._options = options
         self._strategy = strategy
         per_address = None if behind_proxy else options.max_connections_per_address

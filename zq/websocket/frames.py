@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoding, encoding and validation of frames. Text frames are JSON, and binary frames MessagePack."""
+"""Decoding, encoding and validation of frames. Text frames contain JSON, and binary frames contain MessagePack."""
 
 import json
 from typing import Any, Final

@@ -42,7 +42,10 @@ class Subscriptions(Protocol):
         ...
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield messages in batches. A batch is deleted when the next one is requested. Raises ``Unavailable``."""
+        """Yield the subscription's messages in batches. A batch is deleted when the next one is requested.
+
+        Raises ``Unavailable`` if the store is unavailable.
+        """
         ...
 
 

@@ -280,7 +280,10 @@ class Session:
         return self._build_success(action, body, project, reply)
 
     def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """Return the status and body of the answer. Queue metadata in the answer has no defaults for unset keys."""
+        """Return the status and body of the answer to a successful request.
+
+        Queue metadata in the answer contains only the stored keys, not the default values of unset keys.
+        """
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -311,10 +314,11 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers of the request.
+        """Convert the headers of a frame to the HTTP headers of the request.
 
-        The headers include a credential. If ``signed`` is true, it is the signature in the frame. Otherwise, it is the
-        credential of the connection.
+        Args:
+            signed: If true, the request has the signature in the frame; otherwise, the credential of the connection.
+            checks_client: If false, an invalid client id is replaced with a valid one.
         """
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):

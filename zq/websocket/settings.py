@@ -31,7 +31,7 @@ class WebSocketOptions(Struct, frozen=True):
 
 
 def _complete(options: WebSocketOptions, settings: Any) -> WebSocketOptions:
-    """Return the options. Raises ``StartRefused`` if the HTTP server does not support WebSocket."""
+    """Return the options. Raises ``StartRefused`` if WebSocket is enabled, but the HTTP server does not support it."""
     if options.enabled and settings.server.engine != "granian":
         raise StartRefused("[websocket] enabled requires [server] engine = granian and the package granian.")
     return options

@@ -117,7 +117,7 @@ class PoppedMessage(Message[Time], Generic[Time], kw_only=True, frozen=True, omi
 
 
 class FinishedMessage(Message[Time], Generic[Time], kw_only=True, frozen=True, omit_defaults=True, gc=False):
-    """A message in a queue's history. A live message has no outcome."""
+    """A message in a queue's history. Some listings include live messages, which have no outcome."""
 
     finished: Time | None = None
     outcome: Annotated[str, Meta(extra_json_schema={"enum": [*Outcome]})] = ""
@@ -162,7 +162,8 @@ class TopicMessagePage(MessagePage[M], Generic[M], omit_defaults=True):
 
     Attributes:
         gap: The range of messages before the page that are no longer in the log.
-        position: Log position up to which the server searched for messages. Only in an empty page with details.
+        position: Log position up to which the server searched. Present only if details were requested and the page has
+            no messages.
     """
 
     gap: Gap | None = None

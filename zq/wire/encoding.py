@@ -48,9 +48,10 @@ def page(member: str, items: Sequence[object], path: str, query: dict[str, str] 
 
 
 def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
-    """Return the link to the next page.
+    """Return the link to the next page, or an empty list if ``query`` is None.
 
-    The parameter that changes from page to page must be the last one, because the encoded form of the others is cached.
+    The last parameter of ``query`` must be the one that changes from page to page, because the encoded form of all
+    other parameters is cached.
     """
     if query is None:
         return []
@@ -88,7 +89,10 @@ def history_page(
     detailed: bool,
     starts: bool = False,
 ) -> bytes:
-    """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions, section 5)."""
+    """Encode a page of a queue's history (extensions contract, section 5).
+
+    If the page includes live messages, they have neither ``finished`` nor ``outcome``.
+    """
     shown = [_format_entry(queue, entry, now, detailed, starts) for part in slices(finished) for entry in part]
     return encode(answers.HistoryPage(shown, next_links(f"/v2/queues/{queue}/history", query)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request bodies of the extensions: settle and redrive (extensions, sections 3 and 4), replay (5), transactions (9)."""
+"""Request bodies for settle, redrive, replay and transactions (extensions contract, sections 3, 4, 5 and 9)."""
 
 from datetime import UTC, datetime
 from typing import Final, Literal

@@ -17,7 +17,7 @@ class CurrentDepth(Struct, frozen=True, kw_only=True):
 
     Attributes:
         oldest_ready: Seconds since the oldest ready message became ready.
-        at_least: True if a state has more messages than are counted.
+        at_least: True if a count has reached the server's limit, so the actual number may be higher.
     """
 
     ready: Count

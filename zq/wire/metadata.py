@@ -37,8 +37,8 @@ class Key(Struct, frozen=True):
 
     Args:
         values: The valid values.
-        shown: The value that clients see if the key is unset, or the name of a limit that has this value. If
-            ``shown`` is ``UNSET``, clients see no value.
+        shown: The value that clients see if the key is unset. A string is the name of a limit, whose value clients
+            see. With ``UNSET``, clients see no value.
         topics: Whether the key has an effect on topics.
         shown_on_topics: Whether clients see the value of ``shown`` on topics, too.
         refusal: The reason why a topic cannot have the key, or "" if a topic can have the key. The reason is the end of

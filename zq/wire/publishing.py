@@ -86,9 +86,9 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the event for a gap.
+    """Render the server-sent event for messages that are missing between the numbers ``after`` and ``resumes``.
 
-    The event id is the last missing sequence number, so that a client resumes after the gap.
+    The event id is the last missing sequence number, so that a client that reconnects resumes after the gap.
     """
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 

@@ -69,7 +69,7 @@ class Secret(Struct):
 
 
 class Delivery(Struct, frozen=True):
-    """A failed or pending delivery. Without a body if the server could not decrypt the body.
+    """A failed or pending delivery. If the server could not decrypt the body, it is absent.
 
     Attributes:
         Message_Type: ``Notification``, or the type of a confirmation request that could not be delivered.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens and pre-signed URLs on the wire (tenancy 5, contract 10.1)."""
+"""Request and response bodies for tokens and pre-signed URLs (tenancy contract, section 5; contract section 10.1)."""
 
 import re
 from typing import Final
@@ -73,7 +73,7 @@ class Identity(Struct):
     """The caller's own identity.
 
     Attributes:
-        scopes: null if the caller may use all names.
+        scopes: null if the credential is valid for the whole project.
         credential: Empty if the caller was not authenticated.
     """
 

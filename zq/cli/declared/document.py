@@ -66,7 +66,14 @@ class YamlReader:
         self._checked: set[int] = set()
 
     def read(self, node: Any, path: str, depth: int) -> Any:
-        """Return a YAML node's value, and add errors to ``errors``. Raises ``FileErrors``, ``RecursionError``."""
+        """Return a YAML node's value. Append a sentence to ``errors`` for each value that is not valid.
+
+        Raises ``FileErrors`` if the file has too many values, or ``RecursionError`` if values are nested too deeply.
+
+        Args:
+            path: The dotted path of the node in the file, for error messages.
+            depth: The nesting depth of the node.
+        """
         if node is None:
             return None
         self._count += 1

@@ -88,9 +88,9 @@ class Kind(ABC, Generic[D, A]):
 
     @abstractmethod
     def create(self, name: str) -> Json:
-        """Create a declared object and return the secrets to show.
+        """Create a declared object and return its secrets, which the command shows once.
 
-        If an earlier run was interrupted, the object may already exist.
+        Implementations must accept an existing object, which an interrupted run may have created.
         """
 
     @abstractmethod
@@ -236,8 +236,7 @@ class Queues(_Resources):
     def deletion_order(self, actual: dict[str, ActualResource]) -> list[str]:
         """Return the queues to prune, each before its dead-letter queue.
 
-        If a remaining queue uses a dead-letter queue, the dead-letter queue is kept, because the server would create
-        the dead-letter queue again.
+        A dead-letter queue of a declared queue is not pruned, because the server would create it again.
         """
         stored = self.export(actual)
         kept = {*targets_first({**stored, **self.declared}, self.declared)}
@@ -521,7 +520,10 @@ class Tokens(Kind[Token, list[Json]]):
         return {name: Token(each["scopes"], each["roles"]) for name, each in sorted(newest.items())}
 
     def deletion_order(self, actual: dict[str, list[Json]]) -> list[str]:
-        """Return the names of the tokens to prune. All tokens with the name of the caller's token are kept."""
+        """Return the names of the tokens to prune.
+
+        The name of the caller's own token is omitted, so that the command does not revoke the caller's credential.
+        """
         own = self.client.whoami()["credential"]
         return [name for name in super().deletion_order(actual) if own not in self.properties(actual[name])]
 

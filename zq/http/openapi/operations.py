@@ -200,7 +200,7 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Return the OpenAPI descriptions of shared parameters by name. Path parameters are named as in the path."""
+    """Return the OpenAPI descriptions of the parameters that several operations share, by component name."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(

@@ -65,7 +65,7 @@ def _requests(limits: Limits) -> Json:
 
 
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
-    """Return the schema bounds that the server checks after decoding, by component and property."""
+    """Return the bounds of values that the structs do not declare, as JSON Schemas by component and property."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
     names = {"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, "pattern": ATTRIBUTE_NAMES}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}

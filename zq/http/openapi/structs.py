@@ -32,7 +32,7 @@ def request_schemas(*kinds: Any, **named: Any) -> Json:
 
 
 def answer_schemas(*kinds: Any, **named: Any) -> Json:
-    """Return the schemas of responses, by component name. A property with a default is optional."""
+    """Return the schemas of responses, by component name. An optional property may be absent, but is never null."""
     schemas = request_schemas(*kinds, **named)
     for schema in schemas.values():
         for name, member in schema["properties"].items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background work of a server: reading the store's clock, active expiry, and completion of abandoned commits."""
+"""Background work of a server: reading the store's clock, active expiry, and completion of interrupted commits."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """The background threads that read the store's clock, remove expired messages and complete abandoned commits."""
+    """The background threads that read the store's clock, remove expired messages and complete interrupted commits."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Upkeep:
     ) -> None:
         """Create the threads without starting them.
 
-        ``resume`` continues abandoned work once per second. ``deposed`` is called if another process has taken over the
-        store.
+        ``resume`` is called once per second to continue unfinished work, such as interrupted commits. ``deposed`` is
+        called if another process has taken over the store.
         """
         self._storage = storage
         self._clock = clock
@@ -71,7 +71,10 @@ class Upkeep:
             thread.join()
 
     def run_round(self) -> bool:
-        """Run one sweep round. Return whether the round reached its limit. If so, expired messages may remain."""
+        """Remove expired messages in one round. Return whether the round reached its maximum number of removals.
+
+        If so, further expired messages may exist.
+        """
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)

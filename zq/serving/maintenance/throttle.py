@@ -70,14 +70,14 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. Until the round ends, latencies are compared with the usual latency, but do not change it."""
+        """Begin a sweep round. During the round, compare latencies with the average latency outside of rounds."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
             self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """End a round. If ``exhausted``, the round reached its limit, so sweeps may be behind."""
+        """End a sweep round. If ``exhausted``, the round removed its maximum, so expired messages may remain."""
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
@@ -87,9 +87,10 @@ class LatencyMonitor(Events):
         return self.monotonic() - self._last >= IDLE_SECONDS
 
     def adjust_share(self) -> None:
-        """Adjust the fraction of time that sweeps may use, if there are ``SAMPLES`` new samples of the latency.
+        """Adjust the fraction of time that sweeps may use, after every ``SAMPLES`` recorded latencies.
 
-        If sweeps have been behind for ``MAX_ARREARS`` seconds, set the fraction to its maximum.
+        If expired messages have remained after each round for more than ``MAX_ARREARS`` seconds, set the fraction to
+        its maximum.
         """
         with self._lock:
             if self._sample_count >= SAMPLES:

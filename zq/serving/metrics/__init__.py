@@ -11,5 +11,5 @@ The modules are:
 - ``multiprocess``: combination of the metrics of worker processes.
 
 ``multiprocess.begin`` must run before the module ``counting`` is imported, because prometheus-client decides at import
-whether to combine processes. This module therefore imports nothing.
+whether to combine the metrics of several processes. This module therefore imports nothing.
 """

@@ -52,7 +52,10 @@ class CachedCall(Generic[T]):
         self._cache.forget(None)
 
     def _read(self, _key: None) -> tuple[T | None, float]:
-        """Call the function. Return its value, and the cache lifetime in seconds from the start of the call."""
+        """Call the function. Return its value, and the seconds for which to cache the value.
+
+        The value is ``None`` if the store is unavailable. The seconds count from the start of the call.
+        """
         began = self._monotonic()
         try:
             value = self._call()
@@ -110,8 +113,8 @@ class StoreCollector(Collector):
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
         """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
 
-        This method reads as many queues of each project as ``rows`` contains, from the start of the project's listing.
-        The rows must therefore contain the first queues of the listing.
+        ``rows`` must contain the first queues of each project's listing, because this method lists the same number of
+        queues to read their metadata.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

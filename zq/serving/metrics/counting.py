@@ -109,7 +109,10 @@ class Metrics(Events):
         max_streams: int = 0,
         options: MetricsOptions | None = None,
     ) -> None:
-        """Create all metrics. The URI scheme ``store`` and the HTTP server ``engine`` label the metric ``info``."""
+        """Create all metrics.
+
+        The metric ``info`` has the labels ``store`` (the URI scheme of the store) and ``engine`` (the HTTP server).
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or MetricsOptions()
         about = {"version": __version__, "store": store, "engine": engine}

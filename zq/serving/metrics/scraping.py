@@ -16,7 +16,8 @@ TIMEOUT: Final = 5.0
 class Metrics(Struct, frozen=True):
     """The metrics of a server.
 
-    ``values`` maps each metric's name, without the prefix ``zq_``, to the largest value of the metric.
+    ``values`` maps the name of each metric, without the prefix ``zq_``, to its value. If a metric has several samples
+    with different labels, the value is their maximum.
     """
 
     version: str

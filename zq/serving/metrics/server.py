@@ -23,7 +23,7 @@ class ServerCollector(Collector):
 
     Args:
         certificate_expires: Returns the time at which the TLS certificate expires, or ``None`` if it is unknown.
-        largest_uses: Returns the largest known use of each quota; ``None`` = there are no quotas.
+        largest_uses: Returns, for each quota, the largest use by a project; ``None`` = there are no quotas.
         names_projects: Returns whether the metrics may contain the names of projects.
     """
 

@@ -41,9 +41,9 @@ def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
 
 
 class _TimedStorage:
-    """A storage wrapper that measures the operations of its controllers, and ``depth`` and ``locate``.
+    """A storage wrapper that measures all controller operations, and the storage methods ``depth`` and ``locate``.
 
-    All other methods delegate to the storage.
+    All other methods only call the wrapped storage.
     """
 
     def __init__(self, storage: Storage, notify: Notify) -> None:

@@ -67,8 +67,8 @@ class Configuration:
     def reload(self) -> Sequence[str]:
         """Read the file again and return the changed options, each as ``[section] name = value``.
 
-        Changes of immutable options are listed in ``left`` instead. If the file is invalid, raise ``StartRefused`` and
-        apply no change.
+        A changed option that can be set only at the start is not applied. The attribute ``left`` describes these
+        changes. If the file is invalid, raise ``StartRefused`` and apply no change.
         """
         fresh = Configuration(self.path)
         OSLO.setLevel(logging.ERROR)  # the caller logs the changes

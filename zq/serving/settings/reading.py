@@ -77,9 +77,13 @@ THREADS_FOR_WORK: Final = 8
 
 
 class PoolSettings(Struct, frozen=True):
-    """Settings of a server with pools. ``hosts`` are in lower case; ``options`` maps each scheme to driver options.
+    """Settings of a server with pools (several stores).
 
-    If ``moves`` is false, the server neither moves queues between pools nor takes part in moves.
+    Attributes:
+        virtual: Whether the catalogue also stores new queues that match no pool.
+        moves: Whether the server moves queues between pools and takes part in such moves.
+        hosts: The hosts that the URIs of pools may name, in lower case.
+        options: The driver options by URI scheme.
     """
 
     virtual: bool
@@ -369,7 +373,8 @@ def check_share(share: SignedUrlOptions) -> None:
 def resolve_control_path(path: str, uri: str) -> str:
     """Return the path of the control socket, or "" for no socket.
 
-    By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.
+    If ``path`` is "", a RocksDB store has the socket ``control.sock`` in its directory, and any other store has none.
+    If ``path`` is "none", there is no socket.
     """
     if path:
         return "" if path == "none" else os.path.abspath(path)
@@ -394,8 +399,9 @@ def read_pool_settings(
 ) -> PoolSettings | None:
     """Return the pool settings, or ``None`` if pooling is off.
 
-    ``scheme`` is the URI scheme of the catalogue, the store that lists the pools. Raises ``StartRefused`` if several
-    servers can share the catalogue but a pool is embedded, because only one server could open that pool.
+    ``scheme`` is the URI scheme of the catalogue, the store that lists the pools. If several servers can share the
+    catalogue, they must also be able to share each pool. In this case, the function raises ``StartRefused`` if the
+    settings allow embedded pools.
     """
     if not conf.pooling:
         return None
@@ -437,10 +443,10 @@ def allot_threads(engine: str, server: sections.ServerOptions) -> dict[str, Any]
 
 
 def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
-    """Return how many waiting requests and how many streams may hold threads.
+    """Return the maximum numbers of waiting requests (long polls) and streams. Each of them occupies a thread.
 
-    ``THREADS_FOR_WORK`` threads stay free for other requests. An unset option gets its default, or less if there are
-    too few threads.
+    ``THREADS_FOR_WORK`` threads are reserved for other requests. An unset maximum gets its default, or less if there
+    are too few threads. Raises ``StartRefused`` if the given maximums leave too few threads.
     """
     max_waiting = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > max_waiting:

@@ -47,9 +47,10 @@ def reserved_id(claim: str) -> Binary:
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the claim's ungrouped messages without a transaction, and return the number of updated messages.
+    """Apply the update ``step`` to a claim's messages without a transaction, and return their number.
 
-    If the number is 0, the caller must use ``update_in_transaction``.
+    Messages with a group are not updated. If the queue has a pending purge or deletion, no message is updated. If the
+    result is 0, the caller must therefore repeat the update with ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **UNGROUPED_FILTER}
     try:
@@ -67,11 +68,10 @@ def update_in_transaction(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages of a claim in one transaction, and return the number of updated messages.
+    """Apply the update ``step`` to all messages of a claim in one transaction, and return their number.
 
     ``until`` is the latest expiry of the messages after the update, in milliseconds. It is 0 if the update does not
-    change the expiry of any message. Raises ``Fenced`` if the epoch of ``fence`` is
-    not the last issued epoch.
+    change the expiry of any message. Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
     """
     held = held_filter(client, key, claim, now)
 
@@ -111,10 +111,15 @@ def finish(
     conditions: Mapping[str, object] | None = None,
     first: Sequence[BsonDocument] = (),
 ) -> None:
-    """Finish the messages with these distinct ``_id`` values, in the given order.
+    """Delete messages, or turn them into history entries in the order of ``doc_ids``.
 
-    Raises ``TransactionAborted`` if a message is not in the queue or does not match ``conditions``. If the transaction
-    has not read the messages, ``conditions`` is required.
+    Args:
+        doc_ids: The ``_id`` of each message, without duplicates.
+        conditions: Conditions that every message must meet. They are required if the transaction has not read the
+            messages.
+        first: Update steps that precede the conversion to a history entry.
+
+    Raises ``TransactionAborted`` if a message is not in the queue or does not meet ``conditions``.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -202,7 +207,7 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that a settlement or a move writes."""
+    """Return the ``_id`` of each document with queue counters that a settlement or a move writes."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
 

@@ -174,11 +174,10 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the settlement only deletes and releases messages, without history, idempotency key or fence.
+        """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement.
 
-        The counts in MongoDB's reply are then sufficient to build the result. The counts do not distinguish named
-        messages from the claim's other messages. A settlement that names messages and also deletes all other messages
-        is therefore not plain.
+        A plain settlement only deletes and releases messages, without history, idempotency key or fence. If it
+        deletes all messages of the claim (``Settlement.rest``), it names no messages.
         """
         settlement = self.settlement
         return not (
@@ -199,10 +198,7 @@ class SettleRequest(Struct, frozen=True):
 
 
 class SettlementEffect:
-    """The changes of a settlement, computed from the messages that the claim holds.
-
-    They are the messages to delete, the messages to release and the messages to move.
-    """
+    """The messages that a settlement deletes, releases and moves, computed from the messages that the claim holds."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         settlement, doc_id = request.settlement, request.doc_id

@@ -106,7 +106,13 @@ class StoreClient:
         sharded: bool,
         draws: bool = False,
     ) -> None:
-        """Wrap an open connection. ``draws`` is the option ``drawn_sequences``."""
+        """Wrap an open connection.
+
+        Args:
+            timeout: The default time limit of a storage operation, in seconds.
+            durable: The write concern of durable writes.
+            draws: Whether the configuration allows a post to reserve sequence numbers outside its transaction.
+        """
         self.pymongo = client
         self.database = client.get_database(database, codec_options=CODEC)
         self.messages = self.database.get_collection(MESSAGES, write_concern=durable)
@@ -154,9 +160,9 @@ class StoreClient:
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return a condition that routes a command to the shards with these shard keys.
+        """Return a filter that matches these shard key values, so that the router sends a command to few shards.
 
-        If the store is not sharded, return an empty condition.
+        If the store is not sharded, return an empty filter.
         """
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
@@ -178,12 +184,11 @@ class StoreClient:
 
         Args:
             limit: Maximum number of documents; 0 = no limit.
-            max_bytes: Stop reading when the returned documents have this total size in bytes. With the last document,
-                the total may be larger.
-            committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
-                ``majority``, read local data. A ``Timestamp`` selects data of this time or later.
-            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects the snapshot of exactly this time. If
-                ``snapshot`` is True and ``committed`` is a ``Timestamp``, the snapshot is of that time or later.
+            max_bytes: Total size in bytes at which the method stops reading. The last document may exceed this size.
+            committed: Whether to read majority-committed data, which no failover can undo. If this is a timestamp, the
+                data is at least as recent. If the write concern is weaker than ``majority``, local data is read.
+            snapshot: Whether to read a majority-committed snapshot. If this is a timestamp, the snapshot has exactly
+                this time. If this is True and ``committed`` is a timestamp, the snapshot is at least as recent.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -214,10 +219,8 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        If ``is_single`` is true, the method reads the documents from the first reply, without a cursor object. This
-        saves a fifth of the call's CPU time, but the result may exceed ``max_bytes``. If MongoDB has more documents and
-        the first reply is smaller than ``max_bytes``, the method sends the command again and reads with a cursor. For
-        the other options, see ``find``.
+        Set ``is_single`` if one reply probably contains all documents. The call then needs less CPU time, but the
+        result may exceed ``max_bytes``. For the other options, see ``find``.
         """
         later = {"afterClusterTime": committed} if isinstance(committed, Timestamp) else {}
         if committed:
@@ -225,6 +228,8 @@ class StoreClient:
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else later
             command["readConcern"] = {"level": "snapshot", **moment}
+        # The first reply is read without PyMongo's cursor, which saves a fifth of the CPU time. If the reply is
+        # incomplete and smaller than ``max_bytes``, the command is sent again and read with a cursor.
         if is_single:
             cursor = self._retry(
                 lambda: self.database.command(command, session=session, codec_options=PLAIN_CODEC)["cursor"], session
@@ -262,7 +267,8 @@ class StoreClient:
         """Return the matching majority-committed documents, and a value to pass to ``find`` as ``committed``.
 
         With this value, ``find`` reads data that is at least as recent as the returned documents, even after a
-        failover. The filter must match few documents, because the method reads one batch.
+        failover. If ``after`` is given, the documents are as of this time or later. The filter must match few
+        documents, because the method reads one batch.
         """
         concern = {**self._read_concern, **({"afterClusterTime": after} if after else {})}
         command: BsonDocument = {"find": MESSAGES, "filter": conditions, "hint": hint, "readConcern": concern}

@@ -153,10 +153,9 @@ class Commits:
         return [(producers.unfinished_commit(record), int(record["due"])) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
-        """Abort overdue undecided commits, drop expired stages, and return the number of removed drafts.
+        """Abort overdue undecided commits, remove expired stages, and return the number of removed staged messages.
 
-        If ``stages`` is False, drop only expired stages without the field ``e``. MongoDB's TTL index removes the other
-        expired stages.
+        If ``stages`` is False, ignore the expired stages that MongoDB's TTL index removes anyway.
         """
         # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
@@ -249,7 +248,10 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Make the stages' drafts permanent, with a pause after each step to limit the load on MongoDB."""
+        """Remove the expiry of the staged messages, because they must exist until the commit has published them.
+
+        The method pauses after each step to limit the load on MongoDB.
+        """
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -372,7 +374,10 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set the fields ``noted``, and return the new document, or None if another server has advanced the commit."""
+        """Set the fields ``noted`` in the producer's document, and return the new document.
+
+        If another server has executed a step of the commit since ``record`` was read, change nothing and return None.
+        """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
             return self._client.modify({"query": producers.unchanged_filter(record), "update": step, "new": True})

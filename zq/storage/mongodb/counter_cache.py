@@ -116,12 +116,12 @@ class CounterCache:
             self._recorded.pop(key.counter, None)
 
     def is_known(self, key: QueueKey) -> bool:
-        """Return whether the process has recorded a value of the counter. The queue then probably exists."""
+        """Return whether the process has recorded a value of the queue's counter, so that the queue probably exists."""
         with self._lock:
             return key.counter in self._recorded
 
     def is_shared(self, keys: Iterable[QueueKey]) -> bool:
-        """Return whether one of the counters is shared."""
+        """Return whether another process has recently advanced the counter of one of these queues."""
         now = time.monotonic()
         with self._lock:
             return any(self._shared.get(key.counter, 0.0) >= now for key in keys)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-- Concurrent requests share a command if each of them deletes a single message, or deletes messages regardless of
-  claims. If the reply shows that some messages were not deleted, each caller repeats its request in a transaction. Its
-  commit also ensures that no failover restores a message that another request has just deleted.
-- A deletion uses a transaction if the queue keeps a history, if the queue is grouped, or if the request deletes several
-  claimed messages. Concurrent requests share a transaction, because separate transactions on one queue would conflict
-  on the queue's history counter.
+**Transactions.** A deletion uses a transaction if the queue keeps a history or has message groups, or if the request
+names several messages or claims and depends on the claims. Concurrent requests share a transaction, because separate
+transactions on one queue would conflict on the queue's history counter.
+
+**Shared commands.** Other deletions need no transaction, and concurrent requests share a delete command. If the command
+deletes fewer messages than requested, each caller repeats its request in a transaction. If a message is missing because
+another request has just deleted it, the commit of this transaction ensures that no failover restores the message.
 """
 
 from collections import defaultdict

@@ -100,8 +100,8 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 class PendingDeletes:
     """The component that purges and deletes queues. It hides documents immediately, and deletes them later.
 
-    After the last document of a purged topic is deleted, a notice in the feed makes every process drop its cached
-    batches.
+    After the last document of a purged topic is deleted, the component notifies all server processes. Each process then
+    drops the topic batches that it has cached.
     """
 
     def __init__(self, client: StoreClient, feed: Feed, open_posts: OpenPosts) -> None:

@@ -284,8 +284,8 @@ class Feed:
 def encode(notices: Sequence[Notice]) -> list[list[Any]]:
     """Encode topic notices for a feed entry.
 
-    The entry contains the contents of at most ``MAX_BATCH_BYTES`` bytes of batches. The contents of all further batches
-    are omitted.
+    The notices include published batches, up to a total size of ``MAX_BATCH_BYTES``. Further notices have only the last
+    sequence.
     """
     left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []

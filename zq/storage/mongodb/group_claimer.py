@@ -38,8 +38,9 @@ MAX_EXPIRED_SCAN: Final = 1024
 class GroupSlice(NamedTuple):
     """The first messages of a message group, as a transaction has read them.
 
-    ``ready`` are the ready messages at the beginning of ``living``. ``last`` is the last message that was read, or None
-    if no more messages follow.
+    - ``living``: the unexpired messages.
+    - ``ready``: the ready messages at the beginning of ``living``.
+    - ``last``: the last message that was read, or None if the group has no further messages.
     """
 
     group: str
@@ -49,10 +50,11 @@ class GroupSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the group (its first unexpired message) after claims and pops.
+        """Return the head of the group (its first unexpired message) after the claims and pops of a transaction.
 
-        If the group is empty, return None. If the head may be a message that was not read, return ``last`` as if it
-        were ready.
+        ``claimed`` maps the ``_id`` of each claimed message to its new document. ``popped`` has the ``_id`` of each
+        popped message. If the group is empty, return None. If all messages that were read are gone but the group has
+        further messages, return ``last`` with the available-at ``now``.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]

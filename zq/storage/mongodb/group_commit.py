@@ -137,10 +137,7 @@ def recall(
     The error is ``KeyReused`` if the key was used for a different request. Otherwise, it is ``Repeated`` with the
     stored result, an object of the type ``answer``.
 
-    Keys that a deletion of the queue has removed are ignored. The deletion reserves a sequence and stores it in ``h0``:
-
-    - A key with a lower sequence was stored before the deletion, so it is removed.
-    - A key with the sequence ``h0`` belongs to drafts that were staged after the deletion, so it is valid.
+    Keys that a deletion of the queue has removed are ignored.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -148,6 +145,8 @@ def recall(
     keys = list(dict.fromkeys(request.key for request in keyed.values()))
     named = {"_id": {"$in": list(keyed)}, **client.shards(key.shard for key in keys)}
     found, counters = find_named(client, keys, named, session=session)
+    # A deletion of the queue reserves a sequence, which becomes the floor. A key with a lower sequence was stored
+    # before the deletion. A key with exactly this sequence belongs to drafts that were staged after the deletion.
     floors = {counter["s"]: history_floor_of(counter) for counter in counters}
     return {
         known["_id"]: _verdict(known, keyed[known["_id"]], answer)

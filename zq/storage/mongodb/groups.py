@@ -59,7 +59,8 @@ def add_to_entries(
 ) -> None:
     """Update the entries of the message groups to which new messages belong.
 
-    Call this function before the messages are inserted: this order makes conflicts with claims less frequent.
+    ``floors`` maps the shard key of each queue to the last sequence that a purge or deletion has removed. Call this
+    function before the messages are inserted, because this order makes conflicts with claims less frequent.
     """
     by_group: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -99,7 +100,10 @@ def write_entries(
 
 
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, max_entries: int) -> int:
-    """Rewrite up to ``max_entries`` group entries that refer to deleted messages, and return the number of entries."""
+    """Recompute up to ``max_entries`` group entries that refer to deleted messages, and return the number of entries.
+
+    The deleted messages are those with sequences up to ``sequence``.
+    """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(
         due, limit=min(max_entries, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1}
@@ -201,8 +205,11 @@ def _entry(shard: str, group: str) -> BsonDocument:
 def _addition_statement(shard: str, group: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates a group's entry after the messages ``joined`` were added to the group.
 
-    The entry refers to the group's next available message. The statement changes this reference only if that message
-    was removed, or if the queue's grouping is fair and an added message becomes available earlier.
+    The entry refers to the message of the group that becomes available next. The statement replaces this message by one
+    of the added messages in two cases:
+
+    - A purge or deletion has removed the message: its sequence is not above ``floor``.
+    - The groups of the queue take turns (fair grouping), and an added message becomes available earlier.
     """
     is_fair = index_of(group) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)

@@ -81,7 +81,7 @@ class Handler:
 
 
 class _PendingChanges:
-    """The pending changes of one transaction, which has read the messages."""
+    """The changes to claimed messages that a transaction collects in memory before it writes them."""
 
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
         self._found = found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes: documents that show readers which posts are in progress.
 
-A transaction whose sequences are drawn beside it (see ``numbering``) first writes the document of its process's lane.
-Transactions of one lane therefore never overlap, and a write of the document succeeds only if no transaction holds it.
-A lane is a document with these fields:
+A transaction that stores posts may reserve their sequences by a separate write, called a draw (see ``numbering``). Such
+a transaction first writes the document of its process's lane. Transactions of one lane therefore never overlap, and
+another write of the document succeeds only if no transaction is in progress. The document has these fields:
 
 ========= ==============================================================================================================
 ``_id``   "j" name; ``s``: "j"
@@ -14,10 +14,10 @@ A lane is a document with these fields:
 ``t``     how often readers have found that no transaction holds the lane
 ========= ==============================================================================================================
 
-A process with an expired lease does no harm: its next write of the lane's document finds another owner. There are about
-as many lanes as processes that have ever posted at the same time, and they are never removed. If the transaction of a
-dead owner still holds a lane, a process does not wait for it and takes a new lane. A reader that has to wait for this
-transaction ends it.
+A process with an expired lease does no harm: its next write of the lane's document finds another owner. If the
+transaction of a dead owner is still in progress, other processes do not take over its lane. A reader that has to wait
+for this transaction ends it. Lanes are never removed; there are about as many lanes as processes that have ever posted
+at the same time.
 
 The queue's document stores the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
 group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed,
@@ -51,7 +51,9 @@ class SequencesNotReserved(TransactionAborted):
 
 
 class Lane:
-    """The lane of one process: a document that each transaction of a post writes, so only one can be open at a time.
+    """The lane of one process: a document that each transaction with posts writes first.
+
+    Only one of these transactions can therefore be open at a time.
 
     - ``name``: the number of the lane; "" before the first transaction.
     - ``group``: the number that the current group of posts gets if its transaction commits.
@@ -68,9 +70,11 @@ class Lane:
     def hold(self, session: Session) -> None:
         """Write the lane's document, so that other writers wait for the end of the session's transaction.
 
-        This must be the first write of the transaction. Raises ``SequencesNotReserved`` if another process has taken
-        the lane. Also raises ``SequencesNotReserved`` if the outcome of an earlier transaction was unknown and the
-        transaction was in fact committed. After ``SequencesNotReserved``, the next call acquires a lane again.
+        This must be the first write of the transaction.
+
+        Raises ``SequencesNotReserved`` if the stored lane is not as expected. In this case, another process has taken
+        the lane, or an earlier transaction was committed although its commit command failed. The next call then
+        acquires a lane again.
         """
         if not self.name:
             self._acquire()
@@ -82,7 +86,7 @@ class Lane:
             raise SequencesNotReserved
 
     def finish_group(self) -> None:
-        """Count the group as committed. Call this method after each committed transaction."""
+        """Advance ``group`` to the next group of posts. Call this method after each committed transaction."""
         self.group += 1
 
     def _acquire(self) -> None:

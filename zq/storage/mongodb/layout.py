@@ -137,7 +137,7 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """The values by which the documents of one queue are stored."""
+    """The document ids and field values that identify the documents of one queue."""
 
     ref: QueueRef
     shard: str

@@ -151,7 +151,7 @@ class Poster:
         return self._client.can_draw and self._client.counters.is_shared(queues)
 
     def _record_counters(self, queues: Sequence[QueueKey]) -> None:
-        """Find out which of the counters another process has advanced."""
+        """Read the counters of the queues, and record which of them another process has advanced."""
         self._client.counters.drop(queues)
         for counter in self._client.find(counters_of(self._client, queues), fields={"k1": 1}):
             last = int(counter.get("k1", 0))

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of sequences to a group of posts: inside the group's transaction, or beside it.
+"""Assignment of sequences to a group of posts: by the transaction that stores the posts, or by a separate write.
 
 - ``TransactionNumbering``: the transaction advances the counters itself. This takes the fewest commands, but two
   servers that post to the same queue abort each other's transactions.
-- ``DrawnNumbering``: the transaction first writes the document of its process's lane (see ``lanes``). A write outside
-  the transaction then reserves the sequences. This write is called a *draw*. A draw locks a counter only briefly, so
-  servers that post to the same queue do not abort each other's transactions. Readers wait for open posts: see
-  ``open_posts``.
+- ``DrawnNumbering``: a write outside the transaction, called a *draw*, reserves the sequences. A draw locks a counter
+  only briefly, so servers that post to the same queue do not abort each other's transactions. Readers must wait for
+  open posts: see ``open_posts``. To show which posts are open, the transaction writes the document of its process's
+  lane before the draw: see ``lanes``.
 
 If a process finds that another process has advanced a counter, it uses draws for the next ``SHARED_SECONDS``; see
-``counter_cache``. Both methods may be used for a counter at the same time. A draw waits for a transaction that has
-written the counter. A transaction whose snapshot does not include a draw cannot advance the counter.
+``counter_cache``. Different processes may use both methods for one counter at the same time. A draw waits for a
+transaction that has written the counter. If the snapshot of a transaction does not include the latest draw, MongoDB
+aborts the transaction when it writes the counter.
 
 **Draws.** A draw changes the queue's document only if the queue exists and no later attempt of the lane has already
 drawn sequences in the queue. MongoDB may execute a draw after the server has stopped waiting for the reply. The
@@ -61,7 +62,7 @@ class TransactionNumbering:
         self._gives_way = gives_way
 
     def begin(self, session: Session) -> None:
-        """Do nothing."""
+        """Do nothing, because the transaction needs no preparation."""
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
         return find_missing(self._client, session, [key for key in keys if key not in self._cached])
@@ -90,17 +91,17 @@ class DrawnNumbering:
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Look up only queues that the process does not know.
+        """Return the queues in ``keys`` that do not exist. Queues that the process knows are not looked up.
 
-        If a known queue was deleted, the later draw detects that the queue does not exist.
+        If a known queue was deleted, ``assign`` detects that the queue does not exist.
         """
         unknown = [key for key in keys if not self._client.counters.is_known(key)]
         return find_missing(self._client, session, unknown)
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
-        """Draw sequences.
+        """Reserve sequences for the ``arrivals`` (new messages) of each queue, by a write outside the transaction.
 
-        Raises ``SequencesNotReserved`` if a queue does not exist, or if the outcome of the draw is unknown.
+        Raises ``SequencesNotReserved`` if a queue does not exist, or if the outcome of this write is unknown.
         """
         # Otherwise, the posts that create queues would waste sequences of all other queues in the group.
         if self.find_missing(session, arrivals):
@@ -118,7 +119,7 @@ class DrawnNumbering:
         return ranges
 
     def _draw(self, arrivals: Mapping[QueueKey, Arrivals]) -> Iterable[BsonDocument]:
-        """Draw a range of sequences in each queue, and return the queues' documents."""
+        """Reserve a range of sequences in each queue outside the transaction, and return the queues' documents."""
         fields = {f"x.{self._lane.name}": 1, "b": 1, "h": 1, "m0": 1, "g": 1}
         steps = [({"_id": key.counter}, self._step(arrival)) for key, arrival in arrivals.items()]
         if len(steps) == 1:
@@ -147,10 +148,10 @@ class DrawnNumbering:
         return [{"$replaceWith": {"$cond": [{"$and": [is_newest, exists]}, changed, "$$ROOT"]}}]
 
     def _range(self, counter: Mapping[str, Any], number: int) -> SequenceRange:
-        """Return the range that this attempt has drawn. ``counter`` is the queue's document after the draw.
+        """Return the range of sequences that ``_draw`` has reserved in a queue.
 
-        Raises ``SequencesNotReserved`` if the document does not contain the range, or if a purge or deletion has
-        removed the range.
+        ``counter`` is the queue's document afterwards. Raises ``SequencesNotReserved`` if the document does not contain
+        the range, or if a purge or deletion has removed the range.
         """
         drawn = counter.get("x", {}).get(self._lane.name, {})
         floor = floor_of(counter)

@@ -32,11 +32,10 @@ STEPS: Final = 5000
 
 
 def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Convert the filter of a list request to MongoDB conditions.
-
-    The conditions are correct because a claimed message never becomes available before its claim expires.
-    """
+    """Convert the filter of a list request to MongoDB conditions."""
     conditions: BsonDocument = {}
+    # A claimed message never becomes available before its claim expires, so the condition on ``d`` also excludes
+    # claimed messages.
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
         conditions = {"$or": [due, {"c.e": {"$gt": now}}]} if list_filter.claimed else due
@@ -59,8 +58,9 @@ def browse(
 ) -> BrowsePage:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
 
-    For ready messages, the function waits for open posts, so that no message appears later within the page. For other
-    states, it does not wait, because a claim or a delay may make a message appear anywhere in the listing.
+    For ready messages, the function waits until concurrent posts are committed or aborted. Afterwards, no post can add
+    a message within the page. For other states, it does not wait, because a claim or a delay may make a message appear
+    anywhere in the listing.
     """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     find = partial(_find_in_state, client, key, state, after, limit, now, max_bytes)
@@ -163,9 +163,9 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the floors of the queues whose messages in ``groups`` were removed, as a mapping from shard key to floor.
+    """Return the last removed sequence of each queue that has removed messages in ``groups``, by shard key.
 
-    The floor of a queue is the last sequence that a purge or deletion has removed.
+    A purge or deletion has removed these messages, but they are not yet deleted from the database.
     """
     first: dict[str, int] = {}
     for group in groups:
@@ -199,7 +199,9 @@ def _groups(
 ) -> list[BsonDocument]:
     """Group claimed messages by claim and queue, and return one document per group.
 
-    The document with the ``_id`` None counts all other messages, such as messages outside the scope ``ours``.
+    The function reads the messages whose claim id matches ``ids``. The pipeline stages ``bounded`` limit their number.
+    A document with the ``_id`` None counts the messages that it ignores: expired messages, messages of expired claims,
+    and messages that do not match the expression ``ours``.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

@@ -1,42 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for open posts, which is necessary for listings by marker and for changes of a queue.
 
-A *draw* reserves the sequences of a post outside the post's transaction (see ``numbering``). Messages with drawn
-sequences do not become visible in the order of their sequences. A listing continues after the sequence of the last
-message that it has returned. It must therefore not return a message while an open transaction can still add a message
-with a lower sequence.
+A post may reserve its sequences by a write outside its transaction, called a *draw* (see ``numbering``). Messages with
+drawn sequences do not become visible in the order of their sequences. A listing continues after the sequence of the
+last message that it has returned. It must therefore not return a message while an open transaction can still add a
+message with a lower sequence.
 
-**Listings.** A listing reads the queue's document and the lanes, then the messages up to the queue's last sequence in
-this view. If a range that begins at or below the page's last message is open in the view, the listing *settles* the
-range: it waits until the range's transaction has ended. Then it reads the page once more. A lower sequence can no
-longer appear:
+**Listings.** A listing takes these steps:
 
-- If the view includes a later range of the same lane, the transaction had ended before.
-- If its range is the lane's last one, it was committed in the view, or it was settled. The page is read after.
+1. Read the queue's document and the lanes. The result is called a *view*.
+2. Read a page of messages, up to the queue's last sequence in the view.
+3. If a range in the view is open and begins at or below the page's last message, wait until the range's transaction has
+   ended. This is called *settling* the range. Then read the page again.
 
-Pages of ready messages are in the order of (available-at, sequence). An open range may precede any message of such a
-page, so all of them are settled. The page ends before the first message that was drawn after the view.
+Afterwards, no message with a lower sequence can appear, because each transaction that has drawn lower sequences ended
+before the page was last read:
+
+- If the view has a later range of the same lane, the transaction had ended before the view.
+- If the range is the last one of its lane, it was committed in the view or was settled.
+
+Pages of ready messages are in the order of (available-at, sequence). The messages of an open range may belong anywhere
+in such a page, so the listing settles all open ranges. The page ends before the first message that was drawn after the
+view.
 
 **Settling.** A range is settled as soon as a later view includes the commit of its group, or a later range of its lane.
-This does not require a moment in which the lane is free, so a server with slow transactions delays a listing for the
-rest of one transaction only. After an abort, there may be nothing to see. The listing therefore also tries to write the
-lane's document, which fails while a transaction holds the lane.
+A server with slow transactions therefore delays a listing for the rest of one transaction only. If the transaction is
+aborted, a later view may include neither. The listing therefore also tries to write the lane's document, which fails
+while a transaction of the lane is in progress.
 
-Most pages need no view:
+**Pages without a view.** Most pages need no view:
 
-- A search reads the queue's document after the page. If this document contains no ranges, no server has ever drawn
-  sequences in the queue. All draws of lower sequences precede the commit of a message. If the page includes the
-  message, the document would therefore contain these draws.
-- A process remembers the *final* sequence of each queue. No further message can appear up to the final sequence,
-  because it is below the first range that is open in a view.
+- A search reads the queue's document after the page. If this document contains no ranges, no server has drawn sequences
+  below those of the page's messages.
+- A process remembers the *final* sequence of each queue, which is below the first open range of a view. No message can
+  appear at or below the final sequence.
 
-**Changes.** A purge, a deletion and a change of the metadata settle the open ranges before they are answered. A post
-that drew before the change is then committed before the answer, or never.
+**Changes.** A purge, a deletion and a change of the metadata settle the open ranges before the server responds. Posts
+that drew sequences before the change are therefore committed or aborted before the response.
 
-A process remembers the last attempt of each lane that has ended. Attempts of a lane never overlap, and no two of them
-have the same number. The group does not identify a range, because an aborted attempt and its repetition have the same
-group. If a page relies on remembered values, it is read from data that is at least as recent as these values, even
-after a failover.
+**Remembered attempts.** A process remembers the last attempt of each lane that has ended. Attempts of a lane never
+overlap, and each attempt has its own number. If a page relies on remembered values, it is read from data that is at
+least as recent as these values, even after a failover.
 
 ``tests/model/numbering.py`` searches all interleavings of these steps.
 """
@@ -111,10 +115,11 @@ class OpenPosts:
         self._time: Timestamp | None = None
 
     def read_page(self, key: QueueKey, search: Callable[[PageLimits], Found], *, is_by_sequence: bool = True) -> Found:
-        """Read a page with ``search``, and return the result.
+        """Read a page with ``search``, and return it when no concurrent post can add a message before the page's end.
 
-        Afterwards, no new message can appear before the page's end. To ensure this, settle the open ranges that begin
-        before the page's end. If the page is not in the order of sequences, settle all open ranges.
+        A post may commit after other posts with higher sequences. The method therefore waits for each open post whose
+        sequences begin before the page's end, and then reads the page again. If the page is not in the order of
+        sequences, the method waits for all open posts of the queue.
         """
         while True:
             with self._lock:
@@ -147,9 +152,8 @@ class OpenPosts:
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
         """Read the queue's document and the lanes at the time ``after`` or later, and return the limits of a page.
 
-        Ranges that this process has settled do not count as open. The page must be read from data that includes the
-        outcomes of these ranges. ``committed`` is therefore not earlier than the time at which the last of these ranges
-        was settled.
+        Ranges whose transactions have ended are not in the result. A page that is read with the result's ``committed``
+        includes the messages of these transactions.
         """
         conditions: BsonDocument = {"$or": [{"_id": key.counter}, LANES]}
         found, committed = self._client.view(conditions, "_id_", after or self._time)
@@ -169,7 +173,10 @@ class OpenPosts:
         return PageLimits(last, committed, ranges)
 
     def _settle(self, key: QueueKey, ranges: Mapping[str, OpenRange]) -> Timestamp | bool:
-        """Settle the ranges. Return the earliest time at which a read includes the outcome of the ranges."""
+        """Wait until the transactions of the ranges have ended, and return a value for ``PageLimits.committed``.
+
+        A page that is read with this value includes the messages of these transactions.
+        """
         began = time.monotonic()
         pause, patient_until = FIRST_PAUSE, began + PATIENCE
         while ranges:
@@ -190,7 +197,10 @@ class OpenPosts:
         return self._time or True
 
     def _touch(self, ranges: Mapping[str, OpenRange]) -> None:
-        """Try to write the lanes of the ranges. If no transaction holds a lane, its attempt has ended."""
+        """Try to write the document of each range's lane, and record the attempts that have ended.
+
+        A write succeeds only if no transaction of the lane is in progress.
+        """
         for lane, one in ranges.items():
             touched = self._client.touch(LANE + lane)
             if touched:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Migration of projects between MongoDB and other stores, as parcels (records that do not depend on the driver).
 
-An imported history entry is stored like the entry of a moved message, with an ``_id`` of its own. In an imported topic
-log, the field ``f`` of the batches is shifted, so that ``k1`` counts the messages although sequences may have gaps.
+An imported history entry is stored like the entry of a moved message, with an ``_id`` of its own.
 """
 
 import json
@@ -113,9 +112,10 @@ class ParcelController:
         return int(found[0]["t"]) / 1000 if found else 0.0
 
     def _find_deleted(self, project: str, queues: Sequence[QueueParcel]) -> str:
-        """Return the name of the first deleted queue with pending deletes, which would hide imported items.
+        """Return the name of the first queue in ``queues`` that was deleted but is not completely removed yet.
 
-        If there is no such queue, return "".
+        Items of such a queue cannot be imported, because the deletion would hide them. If there is no such queue,
+        return "".
         """
         keys = {layout.key(QueueRef(project, one.queue)).counter: one.queue for one in queues}
         pending = [{field: {"$exists": True}} for field in ("g", "g1")]
@@ -145,6 +145,8 @@ class ParcelController:
             batch = parcel.batch
             position = LogPosition(batch.sequence, parcel.bytes, uuid4().hex)
             for one in topic_log.documents(key, batch.topic, batch.entries, layout.ms(batch.created), position):
+                # Retention computes message counts from ``f`` and ``k1``, as if sequences had no gaps. The sequences of
+                # an imported log may have gaps, so ``f`` is shifted.
                 made.append({**one, "f": int(counter["k0"]) + parcel.messages + 1})
         self._insert(made)
 

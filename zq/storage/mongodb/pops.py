@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions that remove popped messages. Concurrent pops of a process, even from several queues, share one."""
+"""Removal of popped messages. Concurrent pops of a process share a transaction, even from several queues."""
 
 import time
 from collections.abc import Sequence

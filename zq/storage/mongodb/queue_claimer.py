@@ -81,7 +81,7 @@ class QueueClaimer:
         return self._group_commit.submit(attempt)
 
     def invalidate(self) -> None:
-        """Make the next search start at the beginning.
+        """Discard the head hint, so that the next search starts at the beginning of the queue.
 
         Call this method if a message becomes available earlier than before.
         """
@@ -255,7 +255,7 @@ class QueueClaimers:
         return outcome.messages
 
     def invalidate(self, key: QueueKey) -> None:
-        """Make the next search in the queue start at the beginning; see ``QueueClaimer.invalidate``."""
+        """Discard the queue's head hint, so that the next search starts at the beginning of the queue."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:

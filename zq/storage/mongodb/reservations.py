@@ -158,11 +158,11 @@ class Reservations:
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, max_messages: int, now: int, session: Session) -> int:
-        """Finish up to ``max_messages`` messages of the commit attempt, and return the number of completed claims.
+        """Delete up to ``max_messages`` reserved messages, or turn them into history entries.
 
-        One call processes the claims at the start of the list that have the queue and the history retention of the
-        first claim. If the call reaches its limit of messages, it returns 0, because some of the claims may still
-        hold messages. The caller then repeats the call with the same claims.
+        ``claims`` are the claims of the commit attempt that are not completed yet. One call processes only the first of
+        them that have the same queue and history retention. Return the number of completed claims, which come first in
+        ``claims``. If the result is 0, call this method again with the same claims.
         """
         first = claims[0]
         group = list(

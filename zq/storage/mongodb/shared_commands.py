@@ -46,7 +46,8 @@ class SharedCommands:
     def submit(self, statements: Sequence[BsonDocument], expected: int) -> bool:
         """Execute the statements, and return whether they have certainly written the expected number of documents.
 
-        If the result is False, the caller must check its documents: the missing writes may belong to another request.
+        MongoDB reports only the total number of documents for all requests of a command. If this number is too low, all
+        these requests return False, and each caller must check its own documents.
         """
         return self._groups.submit(CountedStatements(statements, expected))
 

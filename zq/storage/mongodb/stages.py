@@ -134,10 +134,10 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage. Create the stage if it does not exist.
+        """Add the drafts to the counts of the stage, and create the stage if it does not exist.
 
-        Return the document of the stage before the change, and None. If an expired stage of this name must be dropped
-        first, change nothing. In this case, both items of the result are the expired stage's document.
+        Return the stage's document before the change, and None. If the stage has expired, change nothing, and return
+        the stage's document twice: the caller must drop the expired stage first.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}

@@ -110,7 +110,7 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router, and return the client and whether the server is a router."""
+    """Connect to a primary or to a router (mongos), and return the client and whether the server is a router."""
     client = _client(address)
     try:
         hello = client.admin.command("hello")
@@ -140,7 +140,7 @@ def _client(address: Address) -> Client:
 
 
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
-    """Return whether the server is a router. Raises ``StartRefused`` for a standalone server."""
+    """Return whether the server is a router (mongos). Raises ``StartRefused`` for a standalone server."""
     if hello.get("msg") == "isdbgrid":
         return True
     if "setName" not in hello:
@@ -207,9 +207,10 @@ INDEX_TIMEOUT_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str, initial: Initial = levels.initial) -> bool:
-    """Check the layout version and the level of the store, without writing, and return whether the store is new.
+    """Check that this version of zq can use the store, without writing. Return whether the store is new.
 
-    A store without a version has layout 1.
+    The store contains a layout version and a format level; see ``zq.model.levels``. A store without a layout version
+    has layout 1 and the level that ``initial`` returns.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the version or the level
     cannot be read.
@@ -223,7 +224,7 @@ def check_layout(client: Client, database: str, initial: Initial = levels.initia
 
 
 def store_layout(client: Client, database: str, initial: Initial = levels.initial) -> None:
-    """Write the layout version and the level into a store that does not contain them yet.
+    """Write the layout version and the format level (see ``zq.model.levels``) into a store that has neither.
 
     Raises ``StartRefused`` if this version of zq cannot use the store, and ``Unavailable`` if the command fails.
     """

@@ -145,7 +145,10 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence to trim, at most ``end``, or 0 if nothing needs to be trimmed."""
+        """Return the last sequence to trim, at most ``end``, or 0 if nothing needs to be trimmed.
+
+        ``floors`` has the numbers of published messages (``k0``) and bytes (``z0``) that the log no longer has to keep.
+        """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
             middle = (start + end) // 2

@@ -63,9 +63,9 @@ def aggregate_with(
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return the results of a pipeline over ``messages``, and the queue documents that ``queue_filter`` selects.
 
-    MongoDB does not support unions in transactions. With a session, the queue documents may have only the fields
-    ``FLOORS``, and the second list may be empty if the pipeline has no results. It may also be empty if ``max_bytes``
-    was reached.
+    - If ``session`` is given, the queue documents may have only the fields ``FLOORS``. The second list may be empty if
+      the pipeline has no results.
+    - If the results reach ``max_bytes``, the second list may be empty.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)
@@ -73,7 +73,7 @@ def aggregate_with(
     if session is None:
         # A projection would take 0.1 ms.
         union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": queue_filter}]}}
-    else:
+    else:  # MongoDB does not support unions in transactions
         pipeline = [{"$match": queue_filter}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}

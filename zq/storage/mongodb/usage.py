@@ -151,6 +151,9 @@ class UsageEstimates:
 
         If the project has more than ``max_count`` messages, history entries or idempotency keys, the count ends early,
         and the numbers are too low. If ``max_count`` is 0, there is no limit.
+
+        ``entered`` has the number and size of all messages ever posted. They determine the estimated mean size of a
+        message.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
@@ -175,7 +178,11 @@ class UsageEstimates:
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Return the total size of the matching documents in bytes, extrapolated from a sample if there are many."""
+        """Return the total size of the matching documents in bytes, extrapolated from a sample if there are many.
+
+        ``number`` is the number of matching documents. ``mean`` is the estimated size of a document in bytes, which
+        limits the sample.
+        """
         sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
         size = {"$add": [{"$binarySize": "$b"}, {"$binarySize": {"$ifNull": ["$v", b""]}}]}

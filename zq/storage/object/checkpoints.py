@@ -67,8 +67,8 @@ class CheckpointRules(NamedTuple):
         records: Number of log records after which a checkpoint is due.
         keep: Seconds for which past states can be restored.
         beat: Seconds between two heartbeats.
-        rest: Seconds after the takeover during which no log record is removed. Until then, a former owner that was
-            suspended may still complete an upload; see ``Proof.after_put``.
+        rest: Seconds after the takeover during which no log record is removed. During this time, a former owner that
+            was suspended may still complete an upload; see ``Proof.after_put``.
     """
 
     size: int = 64 << 20
@@ -87,7 +87,7 @@ class Directory(Protocol):
 
 
 def checkpoint_name(mark: CheckpointRef) -> str:
-    """Return the object name of a manifest."""
+    """Return the object name of a checkpoint's manifest."""
     return f"checkpoint/{mark.epoch}/{mark.position}"
 
 
@@ -215,7 +215,10 @@ class Checkpointer:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Give up ownership, so that a successor need not wait for the owner timeout. Ignore failures."""
+        """Give up ownership, so that a successor need not wait for the owner timeout. Ignore failures.
+
+        ``position`` is the last log position of this owner. If it is negative, do nothing.
+        """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._write_head(released=position)

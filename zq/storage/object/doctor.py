@@ -52,7 +52,11 @@ def check_owner(known: Mapping[str, str | int], timeout: float) -> Finding:
 
 
 def check_clock(known: Mapping[str, str | int]) -> Finding:
-    """Check that the last report of the owner is not in the future. The report does not show a clock that is ahead."""
+    """Check that this machine's clock is not behind the clock of the store's owner.
+
+    The clock is behind if the time of the owner's last report is in the future. The check cannot detect a clock that is
+    ahead, because the report then only seems older.
+    """
     if not known:
         return skip(NOT_THERE)
     age = int(known[AGE])

@@ -160,7 +160,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """End (fence) the newest opened epoch before ``below``, and all later epochs before ``below``, the highest first.
+    """End (fence) the epochs before ``below``, from the highest one down to the newest opened one.
 
     Return the newest opened epoch and its opening record, or (0, None) if no epoch was opened.
     """
@@ -236,14 +236,14 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm that this server owned the store when it stored a record.
+        """Confirm that this server owned the store when it stored a log record.
 
-        With fencing by position, a successor writes its fence under the name of the next record. If this server was
-        able to create the record, there was no fence under this name. If the proof has expired, check for a fence
-        anyway: the successor may have written a fence and removed it again.
-
-        Raises the same errors as ``check_fence``.
+        Check for a fence, unless the epoch uses fencing by position and the proof is valid. Raises the same errors as
+        ``check_fence``.
         """
+        # With fencing by position, a successor writes its fence under the name of the next record. This server was able
+        # to create the record, so there was no fence. If the proof has expired, the successor may have written the
+        # fence and removed it again.
         if not by_position or not self.is_valid:
             self.check_fence()
 

@@ -147,7 +147,11 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 
 
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
-    """Return the newest checkpoint at or before the requested time or position."""
+    """Return the newest checkpoint at or before the requested state, or None if there is no such checkpoint.
+
+    The state is given by the time ``latest`` (milliseconds since the Unix epoch) or by the log position ``position``.
+    Raises ``StartRefused`` if the data for this state has been removed.
+    """
     fitting = [
         mark
         for mark in kept.checkpoints

@@ -173,9 +173,9 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Handle a takeover by another server.
+        """Handle a takeover by another server: log a warning, or raise ``Deposed``.
 
-        If this server may wait again, log a warning. Otherwise, raise ``Deposed``.
+        A warning suffices if the option ``takeover`` is ``wait`` and this server has not owned the store yet.
         """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(SIMULTANEOUS_TAKEOVER) from cause
@@ -184,9 +184,9 @@ class Owner(Directory):
     def _win_turn(self, standby: Standby, patience: float) -> int:
         """Wait until this server may take over the store, win an election, and return the election's number.
 
-        Other servers may have won elections since the former owner's election. Unless the option ``takeover`` is
-        ``now``, wait up to ``patience`` seconds for each of these servers to open its epoch. If a server opens its
-        epoch, start again or raise ``Deposed``.
+        If the option ``takeover`` is not ``now``, servers that have won earlier elections have precedence. Wait up to
+        ``patience`` seconds for each of these servers to open its epoch. If one of them opens its epoch, start again or
+        raise ``Deposed``; see ``_fall_behind``.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -320,7 +320,16 @@ class Owner(Directory):
     def _replay(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: RestorePoints, epoch: int
     ) -> tuple[int, list[Span]]:
-        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``."""
+        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
+
+        Return the last position of the log, and the list of the log's valid parts for the opening record of ``epoch``.
+
+        Args:
+            former: The former owner's epoch.
+            opening: The opening record of ``former``, or None if the store is new.
+            kept: The data that is available for a restore, according to the former owner.
+            epoch: The epoch of this server.
+        """
         if opening is None:
             return 0, []
         for record in read_chain(self._objects, base, opening.chain):

@@ -71,7 +71,16 @@ def read_epoch(
 def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records of an epoch after the position ``base``, including fences and records that are not valid."""
+    """Yield all records of an epoch after the position ``base``: valid records, fences and void records.
+
+    A fence is a record with which a later epoch ends this one. Records of this epoch after a fence are void.
+
+    If ``last`` is None, the log ends before the first missing record. ``acknowledged`` is the last position that is
+    known to be acknowledged. If ``by_position`` is true, all epochs use the same sequence of object names.
+
+    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it precedes ``last`` or was
+    acknowledged.
+    """
     with ThreadPoolExecutor(READ_AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + READ_AHEAD if last is None else min(base + READ_AHEAD, last)
@@ -90,20 +99,21 @@ def read_records(
 
 
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
-    """Return whether a record of the epoch states that this position was acknowledged.
+    """Return whether the position was acknowledged according to the header of a later record.
 
-    If the position was not acknowledged, a missing record at this position is not damage: the owner uploads records
-    concurrently, so a later record may have been stored first.
+    ``names`` and ``values`` are the names and contents of some log objects. A missing object has the content None.
     """
+    # An owner uploads records concurrently, so a gap before a stored record is damage only if it was acknowledged.
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
     return any(record.epoch == epoch and record.acknowledged >= position for record in records)
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Close the log of a fenced epoch, call ``each`` with every record after ``base``, and return the last position.
+    """Close the log of a fenced epoch, and return the position of its last record.
 
-    Records that are not known to be acknowledged are stored again, because some readers may not see them yet.
+    Call ``each`` with every record after the position ``base``. ``acknowledged`` is the last position that is known to
+    be acknowledged. Later records are uploaded again, because some readers may not see the first upload yet.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):
@@ -125,10 +135,13 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def close_log_by_position(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close the log of an epoch by writing fences at its next positions, and return the last of these positions.
+    """Close the log of an epoch by writing fences after its last record, and return the position of the last fence.
 
-    Call ``each`` with every valid record after ``base``. ``successor`` is the number of the epoch that writes the
-    fences. Raises ``TakeoverLost`` if a later epoch has written a fence.
+    A fence is a record that occupies a position, so that the former owner cannot store a record there. ``successor`` is
+    the number of the new owner's epoch.
+
+    Call ``each`` with every valid record after the position ``base``. Raises ``TakeoverLost`` if an epoch later than
+    ``successor`` has written to the log.
     """
 
     def fence(position: int) -> bool:
@@ -152,5 +165,8 @@ def close_log_by_position(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position in an owner's progress record, or 0 if ``kept`` is not a ``Head``."""
+    """Return the last acknowledged position in ``kept``, or 0 if ``kept`` is not a progress record (``Head``).
+
+    An owner regularly writes its progress record to the object store.
+    """
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The upload of the log to the object store.
 
-Batches are uploaded in groups, one record per group, and acknowledged in log order. A failed upload is repeated with
-the same bytes. After an upload, the server checks for a fence.
+Each log record is one object with a group of batches. Batches are acknowledged in log order. A failed upload is
+repeated with the same bytes.
+
+After an upload, the server checks for a fence: an object with which another server takes over the store. If there is a
+fence, the batches are not acknowledged.
 """
 
 import logging
@@ -42,7 +45,10 @@ OVERLOAD_ERROR: Final = "The object store cannot keep up with the writes of this
 
 
 class _Waiting(NamedTuple):
-    """A batch that is not in a record yet. ``since`` is the monotonic time of the append in seconds."""
+    """A batch of writes that is not part of a log record yet.
+
+    ``size`` is in bytes. ``since`` is the monotonic time in seconds at which the batch was appended.
+    """
 
     batch: Batch
     size: int
@@ -57,7 +63,10 @@ class _Waiter(NamedTuple):
 
 
 class LogCut:
-    """A point between two batches at which a log record ends. ``position`` is None until the record exists."""
+    """A point between two batches at which a log record ends.
+
+    ``position`` is the position of this record, or None until the record exists.
+    """
 
     def __init__(self, serial: int, position: int | None) -> None:
         self.serial = serial
@@ -156,10 +165,12 @@ class Shipper:
             self._appended += 1
 
     def wait(self) -> None:
-        """Wait until all appended batches are stored and this server's ownership is confirmed afterwards.
+        """Wait until all appended batches are durable.
 
-        Raises ``Deposed`` if another server owns the store, and ``Unavailable`` after ``patience`` seconds. The batches
-        may still become durable.
+        A batch is durable if its upload has succeeded and this server still owned the store after the upload.
+
+        Raises ``Deposed`` if another server owns the store, and ``Unavailable`` if the batches are not durable within
+        ``patience`` seconds. After ``Unavailable``, the batches may still become durable.
         """
         wanted = self._appended
         self._wait_for(wanted)
@@ -211,7 +222,7 @@ class Shipper:
         return cut.position
 
     def check(self) -> None:
-        """Raise ``Unavailable`` with the reason if the object store currently rejects the log."""
+        """Raise ``Unavailable`` with the reason if the object store currently rejects uploads."""
         if self._refusal:
             raise Unavailable(f"The object store rejects writes.{self._refusal}")
 
@@ -295,9 +306,10 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the time in seconds until the next upload may begin or the next check is due.
+        """Return the seconds to wait before the next upload. If the result is 0 or less, an upload may begin now.
 
-        A value of 0 or less means that an upload may begin now.
+        If no batch is waiting or too many records are unacknowledged, return the seconds until the caller must check
+        again.
         """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return MAX_UNAWAITED_DELAY / 2
@@ -309,7 +321,13 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge the record. ``size`` is its uncompressed size in bytes."""
+        """Upload a record and check whether this server still owns the store.
+
+        Return False if another server owns the store, or if the shipper is closing and the upload has failed.
+        Otherwise, return True. The record is then acknowledged as soon as all records before it are stored.
+
+        ``size`` is the record's uncompressed size in bytes.
+        """
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
@@ -338,10 +356,11 @@ class Shipper:
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """Adjust the interval between the starts of uploads, after an upload of ``duration`` seconds.
+        """Adjust the minimum interval between the starts of uploads, after an upload that took ``duration`` seconds.
 
-        If concurrent uploads take longer than a single upload, the object store is busy. The interval then grows, so
-        that there are fewer uploads with more batches each. Otherwise, only the network is slow, and uploads overlap.
+        ``alone`` is true if no other upload ran at the same time. If concurrent uploads take longer than a single
+        upload, the object store is busy. In this case, the interval grows, so that fewer uploads carry more batches
+        each.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -379,10 +398,12 @@ class Shipper:
 
 
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
-    """Store a record, and return True. If the object already exists with other content, return False.
+    """Store a log record in the object ``name``. Return False if the object already exists with other content.
 
-    If the content is equal, an earlier attempt has succeeded and only its response was lost. Raises ``Unavailable`` if
-    the object store does not respond or a successor has removed the object.
+    If the object exists with the same content, an earlier attempt has succeeded. The function then returns True.
+
+    Raises ``Unavailable`` if the object store does not respond, or if another server removes the existing object before
+    its content is compared.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

@@ -53,7 +53,7 @@ class ShippedStore(Store):
             shipper.append(writes, removed_ranges)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until all changes are in the object store, regardless of ``always``."""
+        """Wait until all changes are in the object store. ``always`` has no effect, because this store always waits."""
         self.shipper.wait()
 
     def prove(self) -> None:

@@ -41,9 +41,10 @@ class Match(NamedTuple):
 def page(
     store: Store, state: QueueState, message_state: State, after: Position, limit: int, now: int, max_bytes: int
 ) -> BrowsePage:
-    """Return up to ``limit`` messages in the state ``message_state`` after a position.
+    """Return at most ``limit`` messages in the state ``message_state`` after the position ``after``.
 
-    The page is empty only if no such message exists.
+    The page is empty only if no such message exists. It ends early if the next message would make it larger than
+    ``max_bytes``. ``now`` is in Unix milliseconds.
     """
     matches = (
         _claimed(store, state, after, now)
@@ -113,9 +114,9 @@ def _fresh(store: Store, state: QueueState, message_state: State, after: Positio
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return the fresh messages after a position that are not available yet.
+    """Return the delayed messages after a position that have no entry in the index ``available``.
 
-    Such messages exist only after the clock was set back.
+    A message without an entry was posted without a delay. It is delayed only if the clock has been set back since.
     """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
@@ -133,9 +134,10 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield (available-at, sequence, record) of the unexpired messages at ``positions``, in order.
+    """Yield (available-at, sequence, record) of each unexpired message in ``positions``, in the same order.
 
-    A position is (available-at, sequence). A message that an open commit will delete appears as claimed.
+    ``positions`` has (available-at, sequence) of the messages. A message appears as claimed if a transaction commit in
+    progress will delete it.
     """
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):

@@ -81,10 +81,10 @@ class Change:
         return self._group_indexes
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Append a message to the queue. It becomes available ``delay`` milliseconds after ``now``.
+        """Append a message to the queue. The message becomes available ``delay`` milliseconds after ``now``.
 
-        Messages without a delay become available in the order of insertion (law L5). The method adds the stored size of
-        the body to ``record.size``.
+        Messages without a delay become available in the order of insertion (law L5 of the driver contract). The method
+        adds the stored size of the body to ``record.size``.
         """
         tally, may_be_fresh = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -179,8 +179,11 @@ class Change:
     ) -> None:
         """Replace the stored record of a message, and update its index entries.
 
-        Afterwards the message has an entry in ``available``, even if it was fresh (not indexed) before. If ``body`` is
-        None and the body must be rewritten with a new expiry, the method reads it.
+        ``old`` has the index fields of the stored record. If the queue has no message groups, the message afterwards
+        has an entry in the index ``available``.
+
+        If the expiry has changed, the body is stored again with the new expiry. ``body`` is the message's body, or None
+        if the caller has not read it.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = may_be_fresh = not state.grouping
@@ -203,28 +206,36 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Discard the times in the queue's ``VisibilityIndex`` that let listings skip the message.
+        """Discard the cached time before which listings skip the message.
 
-        Call this method if the message may become visible earlier than before.
+        Call this method if the message may become visible earlier than before. The queue's ``VisibilityIndex`` caches
+        the times.
         """
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when this change is committed.
 
-        Claims search from these cursors. They also find entries that this change adds before ``head``. If only the
-        fresh cursor moves, nothing is written to the store.
+        Claims begin their search at these cursors: at the ready cursor in the index ``available``, and at the fresh
+        cursor among the messages that are not in this index. If this change adds an entry before ``head``, claims still
+        find the entry.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def keep_ready_cursor(self, state: QueueState) -> None:
-        """Cancel the move of the ready cursor, so that the next claim finds the ready messages that are left."""
+        """Cancel the move of the ready cursor by ``advance``.
+
+        Call this method if the claim has skipped ready messages, so that the next claim finds them.
+        """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None."""
+        """Store an idempotency key with ``answer``, the result of its request. Do nothing if ``key`` is None.
+
+        ``posted`` is true if the request is a post.
+        """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
             writes, size = key_writes(state, key, answer, now, last=last)
@@ -235,7 +246,10 @@ class Change:
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply all writes in one batch, update the queue states in memory, and notify the listener.
+        """Apply all writes in one batch, then update the queue states in memory.
+
+        Afterwards, call the store's listener for each queue that has new messages, or messages that become available
+        earlier than before.
 
         Raises ``Unavailable`` if the store cannot write. In this case, nothing has changed.
         """
@@ -287,7 +301,10 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _rewrite_body(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Rewrite the body with the record's new expiry, so that the compaction filter does not drop it too early."""
+        """Store the body again with the record's new expiry, because the store drops expired bodies during compaction.
+
+        ``body`` is None if the caller has not read it.
+        """
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unseal_body(stored)
@@ -329,9 +346,11 @@ class Change:
 def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: bool) -> None:
     """Set the available-at of a message that was posted without a delay.
 
-    If ``may_be_fresh`` is true (no message groups), the message may stay without an entry in the index ``available``;
-    it is then called fresh. It gets an entry only if a claim would otherwise have to skip more than ``MAX_GAP`` other
-    messages to reach it.
+    If ``may_be_fresh`` is true, also decide whether the message needs an entry in the index ``available``. Claims find
+    a message without an entry (a fresh message) by its sequence. The message needs an entry only if a claim would
+    otherwise skip more than ``MAX_GAP`` other messages to reach it.
+
+    ``may_be_fresh`` is false in queues with message groups.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -349,10 +368,10 @@ def _set_available(tally: Tally, record: NewMessage, now: int, may_be_fresh: boo
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of the messages in ``found``.
+    """Return the bodies of messages. ``found`` has (sequence, record) of each message.
 
-    A body is None if the message was removed or expired after the search. For a damaged body, the function raises
-    ``StoreDamaged`` or, if ``spare`` is true, returns b"".
+    A body is None if the message was removed or expired after the search. If a body is damaged and ``spare`` is true,
+    the body is b"". If ``spare`` is false, the function raises ``StoreDamaged``.
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:

@@ -174,8 +174,8 @@ class ClaimAttempt:
     def run(self) -> ClaimResult:
         """Create the claim in one change and return it. The result has no claim if no message is ready.
 
-        If the queue's metadata differs from ``request.expected``, nothing is claimed. If ``request.named`` is set and a
-        live claim with this id exists, that claim is returned.
+        If ``request.expected`` is set and differs from the queue's metadata, nothing is claimed. If ``request.named``
+        is true and a live claim with the requested id exists, that claim is returned.
         """
         store, registry = self._session
         request, now = self._request, self._now
@@ -281,7 +281,7 @@ class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
     The marker of the next page is ``queue/id`` of the last claim. If the page ends with the last claim of a queue, the
-    next page must begin with the next queue. The marker is then that last claim's queue, a zero byte and a slash.
+    marker is instead the name of this queue, a zero byte and a slash. The next page then begins with the next queue.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -295,8 +295,8 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the next page of claims in a queue, or in the whole project if ``queue`` is "".
 
-        The page begins after the marker ``after``. The page also ends after ``MAX_STEPS`` reads, but never within a
-        claim.
+        The page begins after the marker ``after``. To limit the work, the page ends early after about ``MAX_STEPS``
+        reads.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -353,8 +353,10 @@ class ClaimPage:
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
     """Return (sequence, record) of each message that a live claim holds, in order of sequence.
 
-    Messages that an open commit will delete are left out. Raises ``LongScan`` on the event loop's thread if the claim
-    has more than ``MAX_INLINE`` messages.
+    The result does not include messages that a transaction commit in progress will delete.
+
+    Raises ``LongScan`` if the claim has more than ``MAX_INLINE`` messages and the caller runs on the event loop's
+    thread. The caller must then call this function again on a worker thread.
     """
     if state is None:
         return []

@@ -60,7 +60,11 @@ def history_note(kept: StoredEntry) -> bytes:
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove the history entry ``key`` from the indexes ``sequences`` and ``endings``."""
+    """Return the writes that remove the index entries of the history entry with the key ``key``.
+
+    The index ``sequences`` finds a history entry by message sequence, and ``endings`` finds it by message id. ``note``
+    is the value that the index ``due`` stores for the history entry.
+    """
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 

@@ -56,7 +56,7 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
 
 
 def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write]:
-    """Return the writes that update the index entries of a changed message. This is faster than ``difference``."""
+    """Return the writes that update the index entries of a changed message."""
     expires, available = new.expires, new.available
     writes: list[Write] = []
     if old.expires != expires:

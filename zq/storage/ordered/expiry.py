@@ -70,7 +70,8 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace) -> int:
         """Run one round, and return the number of removed expired messages.
 
-        If ``pace`` ends the round early, the next round begins with another type of data.
+        ``pace`` limits the speed and the length of the round. If it ends the round early, the next round begins with
+        another type of data.
         """
         before = self.removed
         if time.monotonic() > self._rescan_at:
@@ -93,9 +94,10 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Call ``step`` until it has no more data to remove or finds damage, and return True.
+        """Call ``step`` until it has no more data to remove. Return False if ``pace`` ends the round first, else True.
 
-        If ``pace`` ends the round first, return False. ``step`` receives the maximum number of removals.
+        ``step`` receives the maximum number of removals, and returns the actual number. If ``step`` finds damaged data,
+        the method returns True.
         """
         while left := pace.step():
             while left:
@@ -162,8 +164,10 @@ class ActiveExpiry:
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
     """Return the writes that add the sizes in ``removed`` to the stored counters.
 
-    For each queue, a counter contains the total size of the messages that active expiry has removed. No lock is needed,
-    because only active expiry writes these counters.
+    ``removed`` maps the encoded history number of a queue to a size in bytes. A counter has the total size of the
+    history entries and idempotency results that active expiry has removed from the queue.
+
+    No lock is needed, because only active expiry writes these counters.
     """
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)

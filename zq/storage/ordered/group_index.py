@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of message groups, and the entries of the groups in ``available``; see decision 0129.
+"""The indexes of message groups, and the entries of the groups in the index ``available``; see decision 0129.
 
-The index of a group contains its messages in claim order. Its key consists of the queue number and the group's hash.
-The position of a message in the index is its *slot* (order, sequence). The order is 0 in an ordered queue, and the
-message's available-at in a fair queue.
+Each group has an index of its messages in claim order. The key prefix of this index consists of the queue number and
+the group's hash. The position of a message in its index is called its *slot*: (order, sequence). The order is 0 in an
+ordered queue, and the message's available-at in a fair queue.
 
-A group with live messages has a *head* and one entry in ``available``. The head consists of the time of that entry and
-the slot of the first message. The module ``groups`` searches the indexes for ready messages.
+A group with live messages has one entry in ``available``, and a record called its *head*: the time in this entry, and
+the slot of the group's first message. The module ``groups`` searches the indexes for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -108,8 +108,7 @@ class GroupIndexChanges:
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group.
 
-        After the claim, the group may have a different first message. ``writes`` searches these records for the new
-        first message.
+        If the claim takes the first message of the group, ``writes`` looks for the new first message in these records.
         """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 
@@ -137,7 +136,11 @@ class GroupIndexChanges:
             yield index.state, writes, entry
 
     def _head(self, index: _GroupIndexChange, head: bytes, now: int) -> bytes:
-        """Return the head of a group after the change, or b"" if the group has no live messages."""
+        """Return the head of a group after the change, or b"" if the group has no live messages.
+
+        A head consists of the time of the group's entry in ``available`` and the position of the group's first message.
+        ``head`` is the head before the change.
+        """
         kept, scanned = head[layout.number.size :], index.scanned
         joined = sorted(slot for slot, record in index.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):

@@ -76,12 +76,12 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The two ranges of the index ``available`` in which claims search for ready messages.
 
-    - From ``high`` onwards: entries that claims have not reached yet.
-    - From ``head`` up to, but not including, ``low``: entries added after claims had passed their positions. This range
-      is usually empty.
+    - From ``high`` to the end: entries that no claim has read yet.
+    - From ``head`` up to, but not including, ``low``: entries that were added after claims had passed this part of the
+      index. This range is usually empty.
 
-    Messages outside these ranges are not ready: they have expired, are unreadable, or will be deleted by an open
-    commit.
+    Messages outside these ranges are not ready: they have expired, are unreadable, or will be deleted by a transaction
+    commit in progress.
     """
 
     head: bytes
@@ -100,13 +100,13 @@ class ReadyCursor(NamedTuple):
         return self.head < min(self.low, upper) or self.high < upper
 
     def move_to(self, head: bytes) -> "ReadyCursor":
-        """Return the cursor for the next claim, after a claim has searched up to the key ``head``."""
+        """Return the cursor for the next claim. The last claim has searched all entries before the key ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
 
     def extend(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """Return the cursor with ranges that also include the new entries of ``available`` with these keys."""
+        """Return a cursor that also covers new entries of the index ``available``, given the keys of these entries."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self
@@ -139,16 +139,16 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """An index of blocks of sequences without visible messages, which a listing skips.
+    """An index of ranges of messages that a listing can skip, because none of these messages is visible.
 
     A message is visible if it matches the filter of the listing. Without the index, a listing might read a million
     claimed or delayed messages to find the ten messages of a page.
 
-    - Sequences are grouped into blocks, and blocks into larger blocks.
-    - For each kind of filter, a block may have a time before which none of its messages becomes visible. A filter that
-      hides the messages of a certain client has separate times.
-    - A change that makes a message visible earlier discards the times of its blocks. If a change discards times during
-      a scan, the scan must not record times.
+    - Messages are grouped by sequence into blocks, and blocks into larger blocks.
+    - The index can store a time for each block and filter. Until this time, the block has no visible message. A filter
+      that hides the messages of a certain client has separate times.
+    - If a change makes a message visible earlier, the times of its blocks are discarded. If this happens during a scan,
+      the scan must not record times.
 
     The callers of ``record`` and ``invalidate`` hold the queue's lock.
     """

@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 class Owner(Protocol):
     """A queue or log that owns idempotency keys.
 
-    In the store, the owner's idempotency keys begin with the number ``history``.
+    ``history`` is the owner's number, with which the stored keys of its idempotency keys begin.
     """
 
     @property

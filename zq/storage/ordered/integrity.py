@@ -42,7 +42,10 @@ class GroupIndexIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each entry in ``lines`` has a message, and each group has a head and an ``available`` entry."""
+        """Check that each entry in ``lines`` has a message, and each group has a head and an ``available`` entry.
+
+        The head of a group is a record in ``lines`` that refers to the group's first message.
+        """
         group = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -82,7 +85,11 @@ class RebuiltGroupIndexes:
     """The message group indexes that a salvage rebuilds from the messages; see the module ``group_index``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Create an empty collection. ``former`` returns a group's head in the damaged store, or b""."""
+        """Create an empty collection.
+
+        ``former`` returns the stored head (time and first message) of a group in the damaged store, or b"" if there is
+        none.
+        """
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
@@ -241,7 +248,10 @@ class Integrity(Findings):
                     self.contradict(f"claims: {key.hex()} lists {sequence}, which is not a message of this claim")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Check that each entry of an index family belongs to the message whose key ``message_of`` returns."""
+        """Check that each entry of an index family belongs to a message.
+
+        ``message_of`` returns the key of this message, given the key and the value of the entry.
+        """
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
@@ -312,8 +322,8 @@ class Integrity(Findings):
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
         """Read these entries one by one, and stop at the first damaged entry.
 
-        A scan skips damaged entries, so a damaged entry looks like a missing one. If this method finds damage, the next
-        call of ``contradict`` counts an impossible comparison instead of a contradiction.
+        A scan skips damaged entries, so a damaged entry looks like a missing one. Call this method before
+        ``contradict`` reports a missing entry. If the entry is only damaged, no contradiction is then reported.
         """
         for key in keys:
             self.store.get(family, key)

@@ -142,6 +142,8 @@ class QueueRecord(Struct, array_like=True):
 class Tally(Struct, array_like=True):
     """The counters of a queue, or of the hidden state that keeps the idempotency keys of a missing queue.
 
+    A fresh message was posted without a delay and has no entry in the index ``available``.
+
     Attributes:
         fresh: The available-at of the last message that was appended without a delay, in Unix milliseconds.
         position: The position of the last history entry.
@@ -150,7 +152,7 @@ class Tally(Struct, array_like=True):
         bytes: The total size of the messages.
         kept: The total size in bytes of all history entries and idempotency results ever added. The current size is
             this total minus the size stored under ``REMOVED``.
-        fresh_head: The sequence up to which claims have passed all fresh messages.
+        fresh_head: The sequence after which claims search for fresh messages.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group (messages of one claim that are claimed until the same time).
@@ -192,7 +194,7 @@ class NewMessage(Struct, array_like=True):
         former: The available-at before the last claim.
         count: The number of claims.
         size: The number of bytes that the message adds to the queue's counters.
-        indexed: Whether the message has an entry in ``available``. A fresh message has none.
+        indexed: Whether the message has its own entry in the index ``available``.
         body: The body, or None if it is stored in ``bodies``.
         group: The number of the message's claim group: messages of one claim that are claimed until the same time.
     """

@@ -45,7 +45,10 @@ class Findings:
         self._examples: list[str] = []
 
     def contradict(self, sentence: str) -> None:
-        """Report a contradiction, unless a damaged entry may have caused it."""
+        """Add a contradiction to the report, unless a damaged entry may have caused it.
+
+        A contradiction is a record or index entry that does not match the related entries.
+        """
         if self.store.missed:
             self.store.missed = False
             self.counted["comparisons that are impossible because of damage"] += 1
@@ -84,9 +87,9 @@ class Findings:
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
-        """Return the encoded numbers of queues, histories or logs that the family ``default`` lists under ``kind``.
+        """Return the encoded numbers of queues, histories or logs in the keys of the family ``default``.
 
-        ``kind`` is a key prefix. The rest of each key is a number.
+        Each of these keys consists of the prefix ``kind`` and a number.
         """
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of topics: the stored batches of published messages, and the state of each log in memory.
 
-Publishing and purging hold the log's lock from the first read to the write. Readers need no lock, because ``Log.view``
-is replaced as a whole after the write. Two changes become visible in another way:
+Publishing and purging hold the log's lock from the first read to the write. Readers need no lock, because each write
+replaces the immutable ``Log.view``. There are two exceptions:
 
 - A purge stores the last purged sequence of the topic, called the floor, in the current view.
-- ``Log.dropped`` includes a trim before the trim is written.
+- Before a trim is written, ``Log.dropped`` already includes its batches.
 """
 
 import threading
@@ -250,10 +250,11 @@ class Log:
         store.write([write for batch, its in new for write in batch_writes(batch, its)])
 
     def take_trimmed_range(self) -> Range | None:
-        """Return a range of keys for the caller to compact: the batches trimmed since the last returned range.
+        """Return the key range of trimmed batches that the caller should compact, or None.
 
-        Return None if the range is small. Also return None if a trim has happened since the last call, because the
-        store compacts by itself while trims continue. Not thread-safe.
+        The range begins after the last returned range. The result is None if the range is small, or if the log was
+        trimmed since the previous call: while trims continue, the store compacts the range without a request. Not
+        thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -274,10 +275,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Mark the floor (last purged sequence) of a topic as discarded, after the purged batches were deleted.
+        """Stop storing the floor of a topic in memory, after the purged batches were deleted.
 
-        Readers share the mapping of floors. When half of its floors are discarded, a copy without these floors replaces
-        the mapping.
+        The floor is the last purged sequence. The mapping of floors is replaced when half of its floors are discarded,
+        because readers use it without a lock.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -299,7 +300,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The sequence before the first sequence of a new log; see ``startup.initial_value``."""
+        """The initial last sequence of a new log. Its first message gets the next sequence."""
         return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:

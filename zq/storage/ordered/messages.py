@@ -191,7 +191,7 @@ class MessageController:
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
     """Raise the same errors as ``MessageController.delete`` if there is a message that the caller may not delete.
 
-    A message that an open commit will delete counts as claimed by another consumer.
+    If a transaction commit in progress will delete a message, the message counts as claimed by another consumer.
     """
     for sequence, record in found:
         if not record.is_held(now):

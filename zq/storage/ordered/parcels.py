@@ -173,7 +173,10 @@ def _stored_entry(entry: HistoryEntry) -> StoredEntry:
 def _new_keys(
     store: Store, owner: Owner, parcels: Sequence[KeyParcel], counts: bool = True
 ) -> Iterator[tuple[list[Write], int]]:
-    """Yield (writes, size) for each idempotency key that the queue or log does not have yet."""
+    """Yield (writes, size) for each idempotency key that the queue or log does not have yet.
+
+    ``size`` is the size of the stored result in bytes, or 0 if ``counts`` is false.
+    """
     for parcel in parcels:
         expires = layout.ms(parcel.expires)
         key = layout.name_prefix(layout.number.pack(owner.history), parcel.key) + layout.number.pack(expires)

@@ -116,7 +116,7 @@ def _count_expired(store: Store, state: QueueState, now: int) -> int:
 
 
 def _count_claimed(store: Store, state: QueueState, now: int) -> int:
-    """Count the messages that have a live claim or that an open commit will delete. The scan reads ``claims``."""
+    """Count the messages that have a live claim or that a transaction commit in progress will delete."""
     groups = (layout.decode_group(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(
         len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups

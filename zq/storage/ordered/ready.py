@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for ready messages in claim order, for claims and pops.
 
-A message is ready if available <= now < expires and no open commit will delete it. The available-at of a claimed
-message is the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore become ready
-without a write.
+A message is ready if available <= now < expires and no transaction commit in progress will delete it. The available-at
+of a claimed message is the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore
+become ready without a write.
 
 Fresh messages were posted without a delay and are not yet claimed. They need no index, because their available-at
 increases with their sequences. The search merges them with the index ``available``, which has all other messages. The
@@ -47,8 +47,8 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    The search skips a bounded number of expired messages and offers them to lazy expiry. It also skips unreadable
-    messages, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if all messages found are
+    The search skips a bounded number of expired messages, which a background thread then removes. It also skips
+    unreadable messages, so that damaged data does not stop the queue. Raises ``StoreDamaged`` if all messages found are
     unreadable.
     """
     if state.grouping:
@@ -134,7 +134,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Move the cursors back to the first of these candidates, so that the next claim finds them again."""
+        """Move the cursors ``head`` and ``fresh_head`` back, so that the next claim finds these candidates again."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -182,7 +182,10 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after``, in order. The record of an unreadable message is None."""
+    """Yield the fresh messages above the sequence ``after``, in order. The record of an unreadable message is None.
+
+    A fresh message was posted without a delay and has no entry in the index ``available``.
+    """
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -207,5 +210,8 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of each unexpired fresh message in Unix milliseconds, in order of sequence."""
+    """Yield the available-at of each unexpired fresh message in Unix milliseconds, in order of sequence.
+
+    A fresh message was posted without a delay and has no entry in the index ``available``.
+    """
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

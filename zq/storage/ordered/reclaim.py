@@ -135,7 +135,11 @@ class BatchReclaim:
         """The key from which the next call continues, by the key of a purged topic."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps."""
+        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
+
+        A step removes the entries of one batch, or proceeds to the next topic. A log without such entries counts as one
+        step.
+        """
         scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(
             scan("default", middle, layout.prefix_end(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)

@@ -5,7 +5,7 @@
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
 - A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
   again.
-- All data of a state is loaded from the store, except for hints, which may be dropped.
+- A state is loaded from the store, except for hints: caches that only speed up operations and may be dropped.
 """
 
 import threading
@@ -91,7 +91,11 @@ class QueueState:
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move both cursors beyond unreadable messages, so that later claims do not read them again."""
+        """Move the queue's cursors beyond unreadable messages, so that later claims do not read them again.
+
+        Claims begin their search at two cursors. ``head`` is a key in the index ``available``. ``fresh_head`` is the
+        sequence after which claims search for messages that are not in this index.
+        """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
@@ -120,9 +124,10 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Create the context manager.
+        """Create a context manager that locks the queues ``refs``.
 
-        If another thread replaces a state while the locks are acquired, all locks are released and acquired again.
+        ``find`` loads the state of a queue. ``states`` has the current state of each loaded queue. If another thread
+        replaces a state while the locks are acquired, all locks are released and acquired again.
         """
         self._find = find
         self._states = states

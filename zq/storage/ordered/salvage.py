@@ -57,9 +57,10 @@ class Salvage(SalvageState):
         self.flush()
 
     def _find_level(self) -> bytes | None:
-        """Return the encoded level of the damaged store, or None if it has no level.
+        """Return the encoded level of the damaged store, or None if it has none.
 
-        If the level is unreadable, return the highest level.
+        The level is the number of the data format that servers write. If the level is unreadable, return the highest
+        level.
         """
         with suppress(StoreDamaged):
             return self.source.get("default", startup.LEVEL)
@@ -67,7 +68,7 @@ class Salvage(SalvageState):
 
 
 def _latest_start(source: DamagedStore) -> int:
-    """Return one more than the largest boot epoch (number of starts) in a readable counter."""
+    """Return one more than the largest boot epoch (number of starts) that a readable record contains."""
     tallies = (layout.decode_tally(value).start for _, value in source.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in source.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1
@@ -111,9 +112,10 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Find the numbers of logs in the families ``floors`` and ``default``.
+        """Return the number of each log that another family mentions, by the log's key in ``logs``.
 
-        Return a mapping from each log's key in ``logs`` to the log's number.
+        With this mapping, the salvage restores logs whose entries in ``logs`` are unreadable. The mapping is built from
+        the families ``floors`` and ``default``.
         """
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", LAST_KEY)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of open commits, stages, producers, fences, idempotency keys and documents from a damaged store.
+"""The salvage of commits, stages, producers, fences, idempotency keys and documents from a damaged store.
 
-No message in a stage has been published yet, because a commit publishes a message and removes it from the stage in one
-write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
+A stage is a set of messages that a producer has stored and that a commit publishes. A commit publishes a message and
+removes it from the stage in one write, so no message in a stage has been published yet.
+
+An open commit is recorded but not completed. Messages that an open commit will delete stay reserved, so that they are
+not delivered again.
 """
 
 from collections import Counter, defaultdict
@@ -33,7 +36,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """A part of the salvage of a damaged store: copies open commits to the new store."""
+    """A part of the salvage of a damaged store: copies open commits (recorded but not completed) to the new store."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -53,15 +56,19 @@ class CommitSalvage:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit, or None if it has no open commit."""
+        """Return the producer's last batch from its open commit, or None if it has no open commit.
+
+        An open commit is recorded but not completed. ``producer`` is the key of the producer's record without the
+        expiry.
+        """
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits to the new store.
+        """Copy the open commits (recorded but not completed) to the new store.
 
-        ``queues`` has the numbers of the queues in the new store. ``producers`` has the keys of the producers in the
-        new store, without the expiry.
+        ``queues`` has the numbers of the queues in the new store. ``producers`` has the keys of the producers' records
+        in the new store, without the expiry at the end of each key.
         """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
@@ -94,7 +101,10 @@ class CommitSalvage:
         return UnpublishedRange(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
-        """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
+        """Restore the record of a producer from its open commit (recorded but not completed).
+
+        Without this record, a repeated commit would take effect again.
+        """
         expires = self._salvage.now + PRODUCER_TTL_MS
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
@@ -206,8 +216,8 @@ class NamedRecordSalvage:
 
         Drop each incomplete stage, because a commit would publish only a part of its messages.
 
-        Skip the stages of open commits. A commit removes the entries of its stages, but if the write-ahead log is
-        damaged, such an entry may reappear.
+        Skip the stages that belong to an open commit, which ``CommitSalvage`` copies. Such a stage has no entry in
+        ``stages`` unless the write-ahead log is damaged.
         """
         for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

@@ -90,8 +90,8 @@ def _advance(
 ) -> int | None:
     """Add up to ``limit`` matching messages to ``found``, beginning at the sequence ``position``.
 
-    The scan reads at most ``blocks`` blocks of sequences. After the last of these blocks, return the sequence from
-    which to continue. Otherwise, return None.
+    The scan reads at most ``blocks`` blocks of sequences. If this limit ends the scan, return the sequence from which
+    to continue. Otherwise, return None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -124,7 +124,11 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan up to the next block of sequences that can be skipped. It also finds blocks that later scans can skip."""
+    """A scan of a queue's messages for matches of a filter.
+
+    Sequences are grouped into blocks. The scan records the blocks without matches, so that later scans skip them. It
+    ends before the next block that an earlier scan has recorded.
+    """
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -175,10 +179,11 @@ class _Scan:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Record the times until which later scans can skip a block.
+        """Record that later scans can skip a block of sequences until a certain time, in Unix milliseconds.
 
-        ``until`` is the time for all scans. ``own`` is the time for scans that hide the messages of the same client.
-        The blocks between this block and ``next_block`` are recorded as empty.
+        Scans with the same filter, except for the hidden client, can skip the block until ``until``. Scans that also
+        hide the messages of the same client can skip the block until ``own``. The blocks between ``block`` and
+        ``next_block`` are recorded as empty.
         """
         if until > self._now and block < self._open_block:
             self._times[block] = until
@@ -190,7 +195,11 @@ class _Scan:
             self.record_blocks()  # early, so that concurrent scans of the same blocks can use them
 
     def record_blocks(self) -> None:
-        """Record the collected times unless the index was invalidated. Offer the expired messages to lazy expiry."""
+        """Store the collected times in the queue's visibility index, so that later scans skip these blocks.
+
+        If the index was invalidated during the scan, discard the times. Queue the expired messages that the scan has
+        found for removal.
+        """
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
@@ -204,7 +213,8 @@ class _Scan:
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
     """Return (sequence, record) of the unexpired messages with these ids, in the order of ``ids``.
 
-    Missing and duplicate ids are skipped. A message that an open commit will delete appears as claimed.
+    Missing and duplicate ids are skipped. A message appears as claimed if a transaction commit in progress will delete
+    it.
     """
     places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of stages, fences and open commits.
 
+- A stage is a set of messages that a producer has stored and that a commit publishes.
+- A fence issues increasing epochs, so that a replaced process can no longer commit.
+- An open commit is recorded but not completed.
+
 A caller that changes or checks a stage, fence or producer holds its lock.
 
 An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
@@ -114,7 +118,10 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class ReservedMessages(Struct, array_like=True):
-    """Messages of one queue that an open commit will delete. ``history`` is their history retention in seconds."""
+    """The messages of one queue that an open commit (recorded but not completed) will delete.
+
+    ``history`` is the queue's history retention in seconds.
+    """
 
     number: int
     history: int
@@ -122,7 +129,10 @@ class ReservedMessages(Struct, array_like=True):
 
 
 class UnpublishedRange(Struct, array_like=True):
-    """The messages of a stage that an open commit has not published yet: the indexes ``at <= index < end``."""
+    """The messages of a stage that an open commit (recorded but not completed) has not published yet.
+
+    The indexes of these messages in the stage are ``at <= index < end``.
+    """
 
     number: int
     at: int
@@ -152,7 +162,7 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (producer, stored entry) for each open commit.
+    """Yield (producer, stored entry) for each open commit, which is recorded but not completed.
 
     ``producer`` is the key of the producer's record in ``producers``, without the expiry.
     """
@@ -161,7 +171,10 @@ def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
 
 
 def commit_write(producer: bytes, commit: OpenCommit) -> Write:
-    """Return the write that updates an open commit, or removes it if no work remains."""
+    """Return the write that updates the entry of an open commit, or removes the entry if no work remains.
+
+    An open commit is recorded but not completed.
+    """
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
@@ -201,7 +214,7 @@ def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> 
 def usage(store: Store, project: str) -> tuple[int, int]:
     """Return the number of staged messages in the project, and the total size of their bodies in bytes.
 
-    Messages that an open commit has not published yet are counted too.
+    The count includes messages that a recorded but incomplete commit has not published yet.
     """
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
@@ -222,7 +235,10 @@ def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
 
 
 def find_reserved(store: Store) -> dict[int, set[int]]:
-    """Return the sequences of the messages that open commits will delete, by queue number."""
+    """Return the sequences of the messages that open commits will delete, by queue number.
+
+    An open commit is recorded but not completed.
+    """
     found: defaultdict[int, set[int]] = defaultdict(set)
     for _, value in scan_commits(store):
         for part in decode_commit(value).reserved:

@@ -103,9 +103,10 @@ WENT_BACK: Final = "This machine's clock had jumped ahead by %.0f seconds and is
 
 
 def check_version(store: Store, initial: Initial) -> None:
-    """Check the store's layout version and level, or record them in a new store.
+    """Check the store's layout version and its level: the number of the data format that servers write.
 
-    Raises ``StartRefused`` if this version cannot use the store.
+    If the store is new, record the current version and the level that ``initial`` returns. Raises ``StartRefused`` if
+    this version of zq cannot use the store.
     """
     found = store.get("default", b"version")
     if found is None:

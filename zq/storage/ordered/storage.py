@@ -272,10 +272,11 @@ def _measure_messages(store: Store) -> Iterator[Measure]:
 
 
 def _count_depth(store: Store, state: QueueState, expired: int, now: int, max_count: int) -> Depth:
-    """Return the message counts of one queue. For each state, scan up to ``max_count`` messages.
+    """Return the message counts of one queue. For each state, scan at most ``max_count`` messages.
 
-    If the counts of the other states are complete, all remaining messages are ready, and no scan for them is necessary.
-    ``expired`` is the number of expired messages, which the caller has counted.
+    If the scans have counted all claimed, delayed and expired messages, the number of ready messages is the rest, and
+    no scan for ready messages is necessary. ``expired`` is the number of expired messages, which the caller has
+    counted.
     """
     if state.grouping:
         return groups.count_depth(store, state, expired, now, max_count)

@@ -63,8 +63,8 @@ class Store(Protocol):
     def is_prompt(self) -> bool:
         """Whether operations that read few entries may run on the event loop's thread.
 
-        If so, no method waits for anything slower than the local disk. On the event loop's thread, ``wait_durable``
-        returns immediately. It passes a function to the request's ticket (``zq.storage.inline.current()``). The HTTP
+        If true, no method may wait for anything slower than the local disk, and ``wait_durable`` must not block the
+        event loop. On its thread, ``wait_durable`` stores a function in the request's ``Ticket`` and returns. The HTTP
         server later calls this function, which waits until the writes are durable.
         """
         return False
@@ -117,10 +117,15 @@ class Store(Protocol):
 def binary_search(
     store: Store, family: str, owner: int, low: int, high: int, is_before: Callable[[bytes], bool]
 ) -> int:
-    """Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is none.
+    """Search a sorted family for the first entry at which ``is_before`` is false.
 
-    A key consists of ``owner`` and the entry's number, 8 bytes each. ``is_before`` must be true up to some entry, and
-    false for all later entries. ``high`` is exclusive.
+    Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is no such entry.
+
+    Args:
+        owner: The number in the first 8 bytes of each key. The entry's own number is in the next 8 bytes.
+        low: The first number to search.
+        high: The number at which the search ends (exclusive).
+        is_before: A function of an entry's value. It must be true up to some entry, and false for all later entries.
     """
     prefix = owner.to_bytes(8)
     while low < high:
@@ -157,9 +162,9 @@ class Housekeeping:
         """
 
     def bound_memory(self) -> None:
-        """Limit the memory of unflushed writes. The engine calls this method after each slice of a large commit.
+        """Limit the memory of unflushed writes. Raises ``Unavailable`` on failure.
 
-        Raises ``Unavailable`` on failure.
+        A large commit is completed in several writes. The engine calls this method after each of them.
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:

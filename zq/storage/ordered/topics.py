@@ -234,9 +234,10 @@ def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Patter
 def _scan_entries(
     store: Store, log: Log, view: LogView, topic: str | None, after: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries above the sequence ``after`` that are not removed.
+    """Yield the entries of batches above the sequence ``after``, as (key, value).
 
-    The entries are those of ``topics`` or, if ``topic`` is None, of ``batches``.
+    The entries come from the family ``topics``, or from the family ``batches`` if ``topic`` is None. Trimmed batches
+    are skipped. If a topic is given, purged batches are skipped too.
     """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))

@@ -176,12 +176,14 @@ class CommitAttempt:
         return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> CommitResult:
-        """Commit the batch and return its result. A large batch is only recorded as open.
+        """Commit the batch and return its result. If the batch is large, only record it as an open commit.
 
-        In two cases, commit nothing and return the result of the producer's last batch:
+        An open commit is completed later. In two cases, commit nothing and return the result of the producer's last
+        batch:
 
         - The last batch is still open.
-        - The number of the batch is not above the number of the last batch. The stages of the batch are removed.
+        - The batch repeats an earlier batch, because its number is not above the number of the last batch. In this
+          case, the stages of the repeated batch are removed.
         """
         commit, store = self._commit, self._session.store
         known = _find_last(store, self._producer_prefix, self._now)
@@ -208,7 +210,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Record a batch that is too large for one write as an open commit. Return None if one write suffices."""
+        """Record the batch as an open commit if it is too large for one write. Otherwise, return None."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -312,10 +314,10 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit.
+    """Describe an open commit, which is recorded but not completed.
 
-    The progress is described by the length and the checksum of the commit's entry, because each completed slice changes
-    the entry.
+    ``value`` is the commit's stored entry. Each write that advances the commit also changes this entry. Its length and
+    checksum therefore show whether the commit has advanced.
     """
     prefix = layout.extract_project_prefix(producer)
     return UnfinishedCommit(

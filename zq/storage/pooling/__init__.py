@@ -70,7 +70,8 @@ class PooledStorage:
     def follow_moves(self, is_shared: bool) -> None:
         """Start to follow the moves of queues between pools. Call this method before the first change of a queue.
 
-        ``is_shared`` is whether other processes can open the catalogue.
+        ``is_shared`` is whether other processes can open the catalogue, the store that contains the freezes of moving
+        queues.
         """
         self._bindings.freezes.start(is_shared)
 
@@ -81,7 +82,7 @@ class PooledStorage:
         return self.catalogue.clock_lead()
 
     def ping(self) -> None:
-        """Check only the catalogue, because an unavailable pool affects only its own queues."""
+        """Check only the catalogue (the first store). An unavailable pool affects only its own queues."""
         self.catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings, which assign queues to pools. They are stored in the catalogue and cached for ``CACHE_TTL`` seconds.
+"""The bindings, which assign queues to pools.
 
-A server uses a cached binding without a query. After the deletion of a queue, its binding therefore stays in the
-catalogue for ``BINDING_RETENTION`` seconds, longer than in any server's cache. A post to the deleted queue restores the
-binding. If one server restores the binding while another removes it, only one succeeds, because both compare its
-version. Every message is therefore stored in the pool that readers search.
+Bindings are stored in the catalogue, the store that contains all data except the queues in pools. Each server caches
+them for ``CACHE_TTL`` seconds.
+
+A server uses a cached binding without a query. After the deletion of a queue, the catalogue therefore keeps the binding
+for ``BINDING_RETENTION`` seconds, which is longer than any server caches it. A post to the deleted queue restores the
+binding.
+
+The restoration and the removal of a binding both compare its version, so only one of them can succeed. Every message is
+therefore stored in the pool that readers search.
 """
 
 import random
@@ -114,7 +119,8 @@ class Bindings:
         A queue without a stored binding is bound to the first pool in this list that applies:
 
         - The pool ``preferred_pool``, if it is given.
-        - The pool that the queue must share with its hidden queues (internal queues of a feature) or with its owner.
+        - The pool of a related queue. A hidden queue (an internal queue of a feature) shares a pool with the queue that
+          it serves.
         - The default pool, if the queue already exists.
         - A pool of the flavor ``flavor``, chosen by weight.
 
@@ -152,7 +158,10 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding after ``BINDING_RETENTION`` seconds. Call before the deletion."""
+        """Schedule the removal of a queue's binding after ``BINDING_RETENTION`` seconds.
+
+        Call this method before the queue is deleted.
+        """
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(UnboundQueue(queue.project, queue.name))
@@ -174,7 +183,7 @@ class Bindings:
         self._documents.delete(index_ref(pool, queue), self._catalogue.now())
 
     def pool_version(self, pool: str) -> tuple[str, str]:
-        """Return the current version of the pool and a digest of its URI. Read all pools again afterwards.
+        """Return the current version of the pool and a digest of its URI, and refresh the cached pools.
 
         If the pool does not exist, return "" and "".
         """
@@ -195,10 +204,11 @@ class Bindings:
         self._documents.put(binding_ref(queue), value, self._catalogue.now(), "", is_vital=True)
 
     def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool:
-        """Change the binding of a frozen queue from one pool to the other.
+        """Change the binding of a frozen queue from the pool ``source`` to the pool ``target``.
 
-        Return False if the queue is bound to the pool ``source`` or unbound, and the version of its binding is not
-        ``version``. If the queue is bound to another pool, change nothing and return True.
+        If the queue is bound to another pool than ``source``, change nothing and return True. Otherwise, change the
+        binding only if it has the version ``version``, and return whether it was changed. An unbound queue has the
+        version "".
         """
         document = self._read(queue)
         binding = None if document is None else read_binding(document)

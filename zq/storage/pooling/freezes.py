@@ -86,9 +86,10 @@ class Freezes:
         self._thread: threading.Thread | None = None
 
     def start(self, is_shared: bool) -> None:
-        """Publish the record, read the freezes, and repeat both on a thread. Call this method before the first change.
+        """Start to follow the freezes. Call this method before the first change of a queue.
 
-        If other processes cannot open the catalogue, ``is_shared`` is false, and there is no record.
+        The method publishes this process's record in the catalogue, reads the freezes, and starts a thread that repeats
+        both. If ``is_shared`` is false, no other process can open the catalogue, and no record is published.
         """
         self._is_shared = is_shared
         if is_shared:
@@ -100,7 +101,10 @@ class Freezes:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and delete the record. If a change is unfinished, the record is left to expire."""
+        """End the thread that follows the freezes, and delete this process's record in the catalogue.
+
+        If a change is unfinished, the record is not deleted. It expires later.
+        """
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT)
@@ -114,7 +118,10 @@ class Freezes:
                 self._documents.delete(self._ref, self._catalogue.now())
 
     def is_frozen(self, queue: QueueRef) -> bool:
-        """Return whether the queue, or the owner of the hidden queue, is frozen."""
+        """Return whether the queue is frozen.
+
+        A hidden queue (an internal queue of a feature) is also frozen if the queue that it belongs to is frozen.
+        """
         frozen = self._frozen
         if not frozen or queue in frozen:
             return bool(frozen)
@@ -129,10 +136,12 @@ class Freezes:
 
     @contextmanager
     def change(self, *queues: QueueRef) -> Iterator[None]:
-        """Return a context manager for a change of these queues. Each change needs it, even of other queues.
+        """Return a context manager for a change of these queues.
 
-        Raises ``QueueMoving`` if one of the queues is frozen. Raises ``Unavailable`` if the record of the process is
-        too old, or was too old during the change.
+        Each change of any queue must use this context manager, so that a freeze can wait until the change has ended.
+
+        Raises ``QueueMoving`` if one of the queues is frozen. Raises ``Unavailable`` if this process's record in the
+        catalogue is too old, or was too old during the change.
         """
         if not self._is_started:
             yield
@@ -150,15 +159,16 @@ class Freezes:
         self._check_record(lapses)
 
     def refresh(self) -> None:
-        """Renew the record if this is due, read the freezes, and publish new acknowledgements.
+        """Renew this process's record if this is due, read the freezes, and acknowledge freezes.
 
-        The record is renewed first: after it had expired, the process answers changes only when it knows all freezes
-        of movers that do not know the process.
+        A freeze is acknowledged when all changes that began before it have ended.
         """
         self._is_started = True
         with self._refreshing:
             began, published = self._monotonic(), self._published
             is_due = published is not None and began - published >= PUBLISH_INTERVAL
+            # The record is renewed before the freezes are read. If a mover does not find the expired record, it stored
+            # its freeze before this renewal, so this process reads the freeze before it answers changes again.
             if is_due:
                 self._publish(self._acknowledged)
             freezes = each(self._documents, FREEZE, self._catalogue.now())
@@ -176,18 +186,24 @@ class Freezes:
             self._acknowledged = acknowledged
 
     def freeze(self, move: str, freeze: Freeze) -> None:
-        """Freeze the queues. Idempotent."""
+        """Freeze the queues of a move to another pool. If the freeze already exists, it stays unchanged.
+
+        ``move`` is the id of the move.
+        """
         now = self._catalogue.now()
         self._documents.put(freeze_ref(move), msgspec.json.encode(freeze), now, expected="", is_vital=True)
         self.refresh()
 
     def unfreeze(self, move: str) -> None:
-        """End the freeze, if it exists."""
+        """End the freeze of a move, if the freeze exists. ``move`` is the id of the move."""
         self._documents.delete(freeze_ref(move), self._catalogue.now())
         self.refresh()
 
     def find_processes(self) -> Sequence[PoolProcess]:
-        """Return the records of all processes. If only this process can open the catalogue, return its state."""
+        """Return the records of all processes that have the pooled store open.
+
+        If only this process can open the catalogue, records are not stored, and the result describes this process.
+        """
         if self._is_shared:
             return [read_process(document) for document in each(self._documents, PROCESS, self._catalogue.now())]
         return [self._record(self._acknowledged)]

@@ -43,9 +43,9 @@ class Relocation:
         self._bindings.check_flavor(queue, pool, flavor)
 
     def reserve(self, queue: QueueRef, pool: str) -> None:
-        """Add an index entry for the frozen queue in the pool, so that the pool is not deleted.
+        """Add the frozen queue to the index of the pool. A pool with queues in its index cannot be deleted.
 
-        Bind an unbound queue to the default pool. Raises ``PoolNotFound`` if the pool was deleted.
+        If the queue is unbound, bind it to the default pool. Raises ``PoolNotFound`` if the pool was deleted.
         """
         self._bindings.bind_unbound(queue, DEFAULT_POOL)
         self._bindings.add_to_index(queue, pool)
@@ -67,15 +67,19 @@ class Relocation:
     def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool:
         """Assign the queue to the pool ``target`` if it is assigned to the pool ``source``.
 
-        The queue must be frozen, and ``target`` must be reserved for it. Return False if the version of the binding is
-        not ``version``; a server that was paused here then does not repeat an earlier move.
+        The queue must be frozen, and ``target`` must be reserved for it. If the queue is no longer assigned to
+        ``source``, return True.
+
+        Otherwise, if the version of the binding is not ``version``, change nothing and return False. A mover that
+        continues after a pause therefore does not repeat an earlier move.
         """
         return self._bindings.rebind(queue, source, target, version)
 
     def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None:
-        """Delete the copy of the queue in a pool that it is not assigned to, and then the index entry of this pool.
+        """Delete the copy of a queue in a pool to which the queue is not assigned.
 
-        If the queue is assigned to the pool, change nothing. If ``has_copy`` is false, delete only the index entry.
+        Then remove the queue from the index of the pool, so that the pool can be deleted. If ``has_copy`` is false,
+        only remove the queue from the index. If the queue is assigned to the pool, change nothing.
         """
         binding = self._bindings.read(queue)
         if binding is None or binding.pool != pool:
@@ -94,11 +98,15 @@ class Relocation:
         return found is not None
 
     def freeze(self, move: str, freeze: Freeze) -> None:
-        """Begin to freeze the queues. Other processes follow within about a second; see ``find_processes``."""
+        """Begin to freeze the queues of a move. ``move`` is the id of the move.
+
+        Other processes freeze the queues within about a second. The records from ``find_processes`` show which
+        processes have done so.
+        """
         self._freezes.freeze(move, freeze)
 
     def unfreeze(self, move: str) -> None:
-        """End the freeze. Other processes follow within about a second."""
+        """End the freeze of a move. ``move`` is the id of the move. Other processes follow within about a second."""
         self._freezes.unfreeze(move)
 
     def find_processes(self) -> Sequence[PoolProcess]:

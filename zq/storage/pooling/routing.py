@@ -96,7 +96,10 @@ def _change(method: Callable[..., R]) -> Callable[..., R]:
 
 
 def _route_by_queue(part: str, protocol: type, *methods: str) -> Callable[[T], T]:
-    """Return a class decorator that adds ``methods`` of ``protocol``, each routed to the store of its queue."""
+    """Return a class decorator that adds ``methods`` of ``protocol``, each routed to the store of its queue.
+
+    ``part`` is the name of the store's controller that has these methods, for example "messages".
+    """
 
     def decorate(controller: T) -> T:
         for method in methods:
@@ -166,8 +169,10 @@ class Queues(Controller):
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
         """Return (pools, queues, is_last) for the next queues with names greater than ``after``, in order of names.
 
-        ``pools`` maps the name of each queue to the name of its pool; "" is the default pool. ``queues`` maps the name
-        to the queue, or to None if the caller must read the queue from its pool.
+        - ``pools`` maps the name of each queue to the name of its pool; "" is the default pool.
+        - ``queues`` maps the name of each queue to the queue, or to None if the caller must read the queue from its
+          pool.
+        - ``is_last`` is true if no further queues follow.
         """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items

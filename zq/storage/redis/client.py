@@ -250,10 +250,10 @@ class Client:
 
 
 def _repeat(ask: Callable[[float], T], deadline: float) -> T:
-    """Repeat a request with ``ask`` while its cluster slot moves to another server, and return the result.
+    """Repeat a request while its cluster slot moves to another server, and return the result.
 
-    Raise the last error when the deadline passes. The repetition is safe, because a server rejects a request
-    if some of the request's keys have moved to another server.
+    ``ask`` sends the request. When the monotonic time ``deadline`` passes, raise the last error. The repetition is
+    safe, because a server rejects a request if some of the request's keys have moved to another server.
     """
     pause = FIRST_PAUSE
     while True:

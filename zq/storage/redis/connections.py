@@ -38,14 +38,13 @@ class Pool(BlockingConnectionPool):
 
     ``retire`` closes busy connections only when they are released, because redis-py's ``disconnect`` breaks TLS
     connections that a thread uses.
-
-    Idle connections are kept in a stack without a lock, because redis-py's queue makes a small command 10 % slower. The
-    queue holds closed connections, placeholders for unopened connections, and connections that were released while a
-    thread was waiting.
     """
 
     def __init__(self, **options: Any) -> None:
         self.retired = False
+        # Idle connections are in a stack without a lock, because redis-py's queue makes a small command 10 % slower.
+        # The queue holds closed connections, placeholders for unopened connections, and connections that were released
+        # while a thread was waiting.
         self._idle: list[tuple[Any, float]] = []
         """Idle connections with their release times."""
         self._waiting = 0
@@ -157,7 +156,11 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _is_usable(connection: Any, released: float) -> bool:
-    """Return whether the connection is open and, unless it was released recently, has no unexpected input."""
+    """Return whether the connection is open and has no unexpected input.
+
+    Do not check for input if the connection was released less than ``FRESH_SECONDS`` ago. ``released`` is the monotonic
+    time of the release.
+    """
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH_SECONDS or not connection.can_read())
     except VENDOR:

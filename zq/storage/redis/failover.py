@@ -281,7 +281,10 @@ class SentinelNetwork:
                     raise TimeoutError(AWAITED_ERROR)
 
     def _pause(self, announcer: Host | None = None) -> None:
-        """Pause new operations, and make operations in progress fail."""
+        """Pause new operations, and make operations in progress fail.
+
+        ``announcer`` is the Sentinel that has announced a failover, or None if there is no announcement.
+        """
         with self._changed:
             if announcer is not None:
                 self._announcers.add(announcer)
@@ -378,7 +381,8 @@ class SentinelNetwork:
     def _take_over(self, address: Host) -> None:
         """Switch to the new master at ``address`` once this server confirms its role as master.
 
-        The initial master, and any master after ``LONGEST_PAUSE`` seconds, may be used without a confirmation.
+        No confirmation is required if there is no earlier master, or if the pause has lasted longer than
+        ``LONGEST_PAUSE`` seconds.
         """
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):

@@ -47,7 +47,11 @@ class HistoryController:
         now: Seconds,
         *bounds: int,
     ) -> "Records":
-        """Return a page of history entries after ``marker``."""
+        """Return a page of history entries after ``marker``.
+
+        ``page_limits`` consists of the maximum number of entries and their maximum total size in bytes. ``bounds`` are
+        additional arguments of the script.
+        """
         limit, max_bytes = page_limits
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []

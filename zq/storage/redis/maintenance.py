@@ -4,9 +4,10 @@
 Active expiry reclaims the memory of expired data, queue by queue, in the order of the expiry schedule. The cost of a
 round depends on the amount of expired data and the number of due schedule entries, not on the amount of live data.
 
-Several servers run rounds concurrently. A round leases a bucket while it works on it, and other rounds continue with
-the next bucket. The lease of a dead server expires after ``LEASE`` seconds. A schedule entry is removed only after its
-queue was swept and the queue's next expiry was scheduled, so an interrupted round loses nothing.
+The expiry schedule is divided into buckets. Several servers run rounds concurrently. A round leases a bucket while it
+works on it, and other rounds continue with the next bucket. The lease of a dead server expires after ``LEASE`` seconds.
+A schedule entry is removed only after its queue was swept and the queue's next expiry was scheduled, so an interrupted
+round loses nothing.
 """
 
 import random
@@ -65,7 +66,10 @@ class SweepRound:
         self.over = False
 
     def sweep_bucket(self, number: int) -> None:
-        """Remove the expired data of all due queues in bucket ``number``, unless another round has the lease."""
+        """Remove the expired data of all due queues in a bucket, unless another server's round has leased the bucket.
+
+        A bucket is a part of the expiry schedule, which lists queues by the time of their next expiry.
+        """
         due = self._due(number, QUEUES)
         if not due:
             return
@@ -100,7 +104,10 @@ class SweepRound:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """Lease the bucket, and return up to ``limit`` due schedule entries, or none if another round has the lease."""
+        """Lease a bucket of the expiry schedule, and return up to ``limit`` schedule entries that are due.
+
+        If another server's round has leased the bucket, return an empty list.
+        """
         keys = layout.bucket_key(number), layout.bucket_lease_key(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
@@ -149,7 +156,7 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, max_count: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts by state of several queues, at most ``queues``. No count exceeds ``max_count``."""
+        """Return (queue, message counts by state) of at most ``queues`` queues. No count exceeds ``max_count``."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % max_count
         replies = self._client.read_pipelined(

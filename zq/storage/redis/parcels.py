@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Migration of projects between a Redis store and other stores, as parcels (records that do not depend on the driver).
 
-Imported messages do not join the lane (see ``layout``), because their claim order may differ from the order of their
-sequences. All scripts are in ``parcels.lua``.
+The claim order of imported messages may differ from the order of their sequences. Imported messages therefore do not
+join the queue's lane, which has the messages that are claimed in the order of their sequences (see ``layout``). All
+scripts are in ``parcels.lua``.
 """
 
 from bisect import bisect_right

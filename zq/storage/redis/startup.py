@@ -43,9 +43,10 @@ TRIALS: Final = (
 
 
 def check(client: Client, address: Address, wait_replicas: int = 0, initial: Initial = levels.initial) -> None:
-    """Check the server, and store the layout number and the level in an empty store.
+    """Check the server. If the store is empty, store the layout version and the level that ``initial`` returns.
 
-    Raises ``StartRefused`` if the server cannot be used, and ``Unavailable`` if it does not reply.
+    The level is the number of the data format that servers write. Raises ``StartRefused`` if the server cannot be used,
+    and ``Unavailable`` if it does not reply.
     """
     facts = inspect(client, address)
     if address.master and not wait_replicas and BOUND not in facts:
@@ -80,7 +81,10 @@ def parse_info(reply: bytes) -> dict[str, str]:
 
 
 def _check_layout(client: Client, address: Address) -> None:
-    """Raise ``StartRefused`` if the store has an unsupported layout or level. An empty store has no layout number."""
+    """Raise ``StartRefused`` if this version of zq does not support the store's data layout or upgrade level.
+
+    An empty store has no layout number and is accepted.
+    """
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
@@ -115,9 +119,11 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Call ``ask`` and return the reply, or None if the server is out of memory.
+    """Call ``ask`` and return its reply, or None if the Redis server is out of memory.
 
-    Convert any other ``Unavailable`` to an error that names the server.
+    Raises:
+        StartRefused: The error shows a wrong configuration, for example a rejected password.
+        Unavailable: The call failed for another reason. The error message names the server.
     """
     try:
         return ask()

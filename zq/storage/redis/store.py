@@ -72,7 +72,10 @@ class Store:
         return ReadRequest(keys[0], arguments, script, keys)
 
     def schedule_history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Schedule the removal of new history entries, and return the keys of the queue's history."""
+        """Schedule the removal of new history entries, and return the Redis keys of the queue's history.
+
+        ``seconds`` is the retention of the new entries. If it is 0, the queue has no history, and the result is empty.
+        """
         if not seconds:
             return []
         self.schedule_expiry(queue, now + seconds * 1000, now)
@@ -83,7 +86,7 @@ class Store:
     ) -> tuple[Block, list[bytes]]:
         """Schedule the removal of an idempotency key.
 
-        Return the Redis keys under which the queue's idempotency results are stored, and the script arguments.
+        Return the Redis keys of the queue's stored results, and the script arguments for the idempotency key.
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
@@ -148,8 +151,12 @@ def checked(
 ) -> Reply:
     """Return a script's reply, or raise the error that the reply reports.
 
-    If an earlier request had the same idempotency key, raise ``Repeated`` with its stored result, or ``KeyReused`` if
-    the requests differ.
+    ``answer`` decodes the stored result of a repeated request. The default is the decoder for results of posts.
+
+    Raises:
+        Repeated: An earlier request had the same idempotency key. The error contains the decoded result.
+        KeyReused: A different request had the same idempotency key.
+        ZqError: The script rejected the request.
     """
     if not isinstance(reply, list):
         return reply
@@ -198,20 +205,18 @@ def decode_settled(packed: bytes) -> SettleResult:
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the message ids that a stage request returns."""
+    """Encode the message ids of the drafts as a MessagePack array."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def encode_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a post. The Lua script appends the last sequence."""
+    """Encode the beginning of a post's stored result. The Lua script appends the sequence of the last message."""
     return PAIR + encode_ids(drafts) + NUMBER
 
 
 def decode_posted(answer: bytes) -> Repeated:
-    """Decode the stored result of a post.
-
-    The results of stage requests contain only message ids, and so do results that earlier versions of zq stored.
-    """
+    """Decode the stored result of a post: the message ids, and the sequence of the last message if it was stored."""
+    # The results of stage requests and the results of earlier versions of zq contain only message ids.
     told = msgspec.msgpack.decode(answer)
     return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)
 

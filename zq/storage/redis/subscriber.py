@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread that reads published messages on its own redis-py connection.
 
-The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
-No other thread can wake the thread, so it checks every ``patience`` seconds for commands to send and for ``close``.
-
-The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
-Reads have no timeout argument, because that would cost two system calls each.
+Two threads must not use a TLS connection concurrently, so this thread also sends all commands on the connection. Other
+threads cannot wake the thread. Every ``patience`` seconds, it checks for pending commands and for a call of ``close``.
 """
 
 import logging
@@ -41,8 +38,8 @@ Connection = Any
 class Subscriber(ABC):
     """A thread that reads published messages and reconnects after failures, until ``close`` is called.
 
-    Before each call of ``send``, the thread waits up to ``patience`` seconds for input. After input, it pauses for
-    ``pause`` seconds.
+    ``patience`` is the maximum number of seconds between two calls of ``send`` while no messages arrive. ``pause`` is
+    the number of seconds that the thread sleeps after each read of messages, to read more messages at once.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
@@ -54,7 +51,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def pool(self) -> Pool | None:
-        """Return the pool of the server, or ``None`` to end the thread."""
+        """Return the connection pool for the next connection attempt, or ``None`` to end the thread."""
 
     @abstractmethod
     def subscribe(self, connection: Connection) -> None:
@@ -66,7 +63,7 @@ class Subscriber(ABC):
 
     @abstractmethod
     def on_notices(self, notices: list[Notice]) -> None:
-        """Handle published messages and confirmations, in the order of their arrival."""
+        """Handle published messages and confirmations of subscriptions, in the order of their arrival."""
 
     def start(self) -> None:
         self._thread.start()
@@ -124,6 +121,8 @@ class Subscriber(ABC):
                 last, asked = time.monotonic(), True
                 connection.send_command("PING", check_health=False)
 
+    # A direct read takes 2.4 µs per notice, redis-py's ``PubSub`` 10 µs. A timeout argument of ``read_response`` would
+    # cost two system calls per read.
     def _read(self, connection: Connection) -> list[Notice]:
         found: list[Notice] = []
         patience = self._patience

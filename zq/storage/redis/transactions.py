@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions of producers in Redis: fences, stages and commits.
 
-All data of a project is in one cluster slot, so one script decides a commit. ``transactions.lua`` describes the
-scripts' side. Times are in milliseconds. The stored forms are:
+A stage holds invisible messages until a commit publishes them. All data of a project is in one cluster slot, so one
+script decides a commit. ``transactions.lua`` has the scripts. Times are in milliseconds. The stored values are:
 
-- Stage: expiry, bytes of all bodies, number of queues; then for each queue the minimum TTL of its messages, the length
-  of its name, and the name.
-- Staged message: number of its queue in the stage; then the message as a draft, with times relative to 0.
-- Producer: expiry, numbers of messages published and deleted by its last batch; then the batch number in decimal
-  digits.
+- Stage: the expiry, the total size of the message bodies, and the number of queues. For each queue, the minimum TTL of
+  its messages, the length of its name, and the name follow.
+- Staged message: the number of its queue in the stage, and the encoded message. Times are relative to the publication.
+- Producer: the expiry, the numbers of messages that its last batch published and deleted, and the batch number in
+  decimal digits.
 
-An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
-processed one by one. A server registers a commit in the sorted set ``OPEN_KEY`` before it opens the commit. One script
-cannot do both, because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after
+A large commit is first decided, and then completed in several steps. In between, the commit is *open*. Its messages
+are in lists: first the messages to delete, and then the messages to publish. The steps process one list after another.
+
+Before a commit becomes open, the server registers it in the sorted set ``OPEN_KEY``. One script cannot do both,
+because ``OPEN_KEY`` is in another cluster slot. If an entry of ``OPEN_KEY`` has no open commit, it is removed after
 ``STALE_AFTER_MS`` milliseconds.
 """
 
@@ -53,9 +55,9 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def min_ttls(stage: bytes) -> dict[str, int]:
-    """Return the minimum TTL of a stage's messages for each queue, in milliseconds.
+    """Return the minimum TTL of the messages for each queue of a stage, in milliseconds by queue name.
 
-    The keys of the result are queue names. ``stage`` is the stored form of the stage.
+    A stage holds messages that are not published yet. ``stage`` is the stage as stored in Redis.
     """
     at, found = STAGE.size, {}
     while at < len(stage):
@@ -143,7 +145,7 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
 
 
 def continue_commit(store: Store, project: str, producer: str, max_messages: int, now: int) -> bool:
-    """Process up to ``max_messages`` messages of the producer's open commit. Return whether it is still open."""
+    """Process up to ``max_messages`` messages of a producer's open commit. Return False if the commit is complete."""
     name, whole = layout.encode_text(producer), layout.project_ref(project)
     packed, phase = _find_open(store, project, name)
     if packed is None:
@@ -156,7 +158,10 @@ def continue_commit(store: Store, project: str, producer: str, max_messages: int
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Schedule active expiry for the target queues of a commit, and return the queues."""
+    """Schedule the removal of expired messages from the queues to which a commit publishes. Return the queues.
+
+    ``lives`` has the minimum TTL of the published messages, in milliseconds by queue name.
+    """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
         store.schedule_expiry(target, now + lives[target.name], now)
@@ -263,9 +268,9 @@ class Attempt:
         return OpenCommit(b"%d" % self._commit.batch, claims, list(packed))
 
     def _read_stages(self) -> list[bytes]:
-        """Return the stored form of each stage to publish, in the order of ``_names``.
+        """Read the stages to publish from Redis, and set ``_names`` to their names in the same order.
 
-        The form of a missing stage is b"".
+        If a required stage is missing, its value is b"". Missing optional stages are omitted.
         """
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:

@@ -257,7 +257,7 @@ def parse_path(uri: str) -> Path:
 class Directory(Housekeeping):
     """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    The object stays in use when the store is reopened. Do not call ``open`` while the store is open.
+    The same object is used after the store is reopened. Close the store before you call ``open`` again.
     """
 
     def __init__(
@@ -270,7 +270,13 @@ class Directory(Housekeeping):
         trimmed: str,
         space: SpaceGuard,
     ) -> None:
-        """Create the object without opening the directory. ``sync`` is the sync mode and the interval in seconds."""
+        """Create the object without opening the directory.
+
+        Args:
+            sync: The sync mode and the sync interval in seconds.
+            stamped: The column family whose values end with their expiry time, for the compaction filter.
+            trimmed: The column family from which key ranges are removed.
+        """
         self._space = space
         self._path = path
         self._families = families
@@ -314,10 +320,10 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Compact trimmed key ranges, and files with expired bodies. Do nothing within a minute of the last run.
+        """Compact removed key ranges, and files with expired bodies, at most once per minute.
 
-        RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
-        causes no compactions.
+        Without these calls, RocksDB would compact this data late. A removed range has only a few tombstones, and
+        expired bodies do not trigger a compaction.
         """
         moment = time.monotonic()
         if moment - self._checked_at < CHECK_INTERVAL:

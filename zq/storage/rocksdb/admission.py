@@ -84,8 +84,8 @@ def admit(path: Path, check: Check) -> None:
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
     """Return the position at which the log becomes unreadable, and the names of missing log files.
 
-    The position is None if the whole log is readable. The caller holds the directory's lock. Raises RocksDB's error if
-    anything except the log is unreadable.
+    If the whole log is readable, the position is None. The caller must hold the directory's lock. If another file is
+    unreadable, raises the exception of the RocksDB binding.
     """
     database, is_whole = _open(path)
     try:

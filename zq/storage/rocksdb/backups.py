@@ -194,7 +194,10 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
-    """Write and sync the files and the manifest of a backup to the folder ``partial``."""
+    """Write the files and the manifest of a backup to the folder ``partial``, and sync them to disk.
+
+    ``known`` has the files of earlier backups by name, size and hash. A file in ``known`` is linked, not copied.
+    """
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
         with _open(source) as content:

@@ -67,7 +67,10 @@ def damage_location(error: Exception) -> tuple[int, int]:
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Raise RocksDB's error if a scan has ended at damage instead of at the end of its range."""
+    """Raise RocksDB's error if a scan ended at a damaged block instead of at the end of its range.
+
+    ``cursor`` is a new iterator with the scan's upper bound. ``last`` is the last key that the scan returned, or None.
+    """
     cursor.seek(lower if backwards or last is None else last + b"\0")
     while backwards and cursor.valid() and (last is None or cursor.key() < last):
         cursor.next()
@@ -76,7 +79,7 @@ def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) ->
 
 
 class Damage:
-    """The damage that was found in one store. The object stays in use when the store is reopened. Thread-safe."""
+    """The damage found in one store. The same object is used after the store is reopened. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,7 +113,11 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open a RocksDB directory, or create a missing one. Raises ``StartRefused`` if it stays locked."""
+    """Open a RocksDB directory. If the directory is missing, create it.
+
+    Wait up to ``LOCK_PATIENCE`` seconds for a locked directory. Raises ``StartRefused`` if the directory is still
+    locked or cannot be opened.
+    """
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
@@ -237,7 +244,7 @@ def close_part(part: Rdict) -> None:
 
 
 def unavailable_error() -> Unavailable:
-    """Return the error to raise for a failed RocksDB call, with RocksDB's error as the cause."""
+    """Return the error to raise for a failed RocksDB call."""
     return Unavailable()
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readable data of a damaged store.
 
-A scan skips the whole key range of a damaged block, including the entries of other files in this range. Two sources
-provide the keys in this gap: index entries of other families, and the *repaired copy*, which RocksDB builds from the
-undamaged files.
+A scan cannot read a damaged block. It skips the block's whole key range, even if undamaged files have keys in this
+range. The skipped keys come from two sources:
 
-The repaired copy may have outdated values. It is therefore used for a value only if the damaged store cannot return the
-value and no damaged file can contain the key.
+- other column families, for example an index that refers to the keys
+- the *repaired copy*, which RocksDB builds from the undamaged files
+
+The repaired copy may have outdated values. A value is read from it only if the damaged store cannot return the value,
+and if no damaged file can contain the key.
 """
 
 import os
@@ -69,7 +71,10 @@ class DamagedDirectory:
     """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``."""
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
-        """Open the store and scan it for damage. Raises ``StartRefused`` if the store is in use or cannot be opened."""
+        """Open the store and scan it for damage. Repaired copies of the store are written to the folder ``workshop``.
+
+        Raises ``StartRefused`` if the store is in use or cannot be opened.
+        """
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []
@@ -84,7 +89,10 @@ class DamagedDirectory:
                 self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, value) of each readable entry, and (key, None) of each known key whose value is unreadable."""
+        """Yield (key, value) for each readable entry, and (key, None) for each known key without a readable value.
+
+        Each function in ``known`` returns keys of existing entries from another source, for example from an index.
+        """
         yield from self.survey.scan(family, b"", LAST_KEY)
         gaps = self.gaps(family)
         if not gaps:

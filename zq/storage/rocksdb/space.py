@@ -51,10 +51,10 @@ class SpaceGuard:
         return [Measure("disk_free_bytes", usage.free, labels), Measure("disk_size_bytes", usage.total, labels)]
 
     def is_low(self) -> bool:
-        """Return whether free disk space is low.
+        """Return whether free disk space is low: it fell below the minimum, and has not recovered.
 
-        Space becomes low when it falls below the minimum. It then stays low until it reaches the lesser of two limits:
-        twice the minimum, and the mean of the minimum and the total size.
+        Free space has recovered when it reaches the lesser of two values: twice the minimum, and the mean of the
+        minimum and the total size of the file system.
         """
         usage = self._disk_usage(self._path)
         minimum = default_minimum(usage.total) if self._minimum is None else self._minimum

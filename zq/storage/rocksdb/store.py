@@ -188,7 +188,10 @@ class Store(ordered.Store):
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the value of each key, or None for a missing key; see ``ordered.Store.get_many``."""
+        """Return the value of each key, or None for a missing key; see ``ordered.Store.get_many``.
+
+        If ``spare`` is true, the value of a damaged key is b"". Otherwise, raises ``StoreDamaged``.
+        """
         get = self._views[family].get
         try:
             # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
@@ -201,7 +204,10 @@ class Store(ordered.Store):
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys and values of a snapshot taken when the scan begins; see ``ordered.Store.scan``."""
+        """Yield (key, value) pairs from a snapshot taken at the start of the scan; see ``ordered.Store.scan``.
+
+        If ``spare`` is true, the scan ends at damaged data. Otherwise, raises ``StoreDamaged``.
+        """
         bounds, view = ReadOptions(), self._views[family]
         bounds.set_iterate_upper_bound(upper)
         last: bytes | None = None
@@ -284,7 +290,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, max_bytes: int) -> None:
-        """Flush the large write buffers if all write buffers together exceed ``max_bytes``."""
+        """Flush the largest write buffers if the write buffers of all families together exceed ``max_bytes``."""
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= max_bytes:
             return

@@ -259,9 +259,9 @@ def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> byt
 
 
 def _estimate_loss(table: Table | None, error: Exception) -> int:
-    """Estimate the number of entries in the unreadable block.
+    """Estimate the number of entries in the damaged block that RocksDB's error names.
 
-    If the whole table is unreadable, return the number of entries in the table.
+    If the error names no block, return the number of entries in the table file. If ``table`` is None, return 0.
     """
     if table is None:
         return 0

@@ -9,8 +9,8 @@ knows that name only after the process has opened a database with a TTL. If the 
 filter silently, so check ``is_active`` after a store is opened.
 
 **Safety.** The filter removes data permanently, even if the clock is wrong, and compactions may start while a store is
-being opened. The family is therefore opened with compactions disabled. ``COMPACTIONS_ON`` enables them after the store
-and the clock have been checked.
+being opened. The family with the filter is therefore opened with compactions disabled. After the store and the clock
+have been checked, ``COMPACTIONS_ON`` enables its compactions.
 """
 
 import atexit
@@ -61,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """Apply the settings of all column families to ``options``, and return ``options``."""
+        """Set the RocksDB options that every column family uses, and return ``options``."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)

@@ -8,8 +8,9 @@ A log file consists of blocks of 32 KiB, and no record crosses the end of a bloc
 - The content is a write. If the write does not fit into the block, the content is a fragment of the write. A write
   begins with the sequence number of its first entry and the number of its entries.
 
-After a power failure, the last writes may be torn, and RocksDB drops them when it opens the directory. It also silently
-drops all writes after a damaged record. ``examine`` distinguishes the two cases before the directory is opened.
+After a power failure, the last writes may be torn. RocksDB drops torn writes when it opens the directory. After a
+damaged record, RocksDB silently drops all later writes, even complete ones. ``examine`` distinguishes the two cases
+before the directory is opened.
 """
 
 import mmap
@@ -76,9 +77,9 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write in a log file. If the record has no content, ``entries`` is 0.
+    """A write in a log file, or a record without content, for which ``entries`` is 0.
 
-    ``start`` and ``end`` are byte offsets in the file.
+    ``start`` and ``end`` are byte offsets in the file. ``sequence`` is the sequence number of the first entry.
     """
 
     start: int
@@ -96,8 +97,8 @@ class Batch(NamedTuple):
 class Tear(NamedTuple):
     """The position at which a log becomes unreadable.
 
-    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records``, these bytes
-    include complete writes: the log is damaged and not only torn.
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If these bytes include complete
+    writes, ``has_records`` is true: the log is damaged, not only incomplete after a power failure.
     """
 
     file: str
@@ -173,10 +174,8 @@ class LogFile:
     def readable(self, recovered: int) -> tuple[int, int, int]:
         """Return the end offset, the first sequence number and the last sequence number of the readable writes.
 
-        If there are no readable writes, both sequence numbers are 0.
-
-        RocksDB has already read the log up to the sequence number ``recovered``. CRCs are checked only for later
-        writes.
+        If there are no readable writes, both sequence numbers are 0. CRCs are checked only for writes with sequence
+        numbers above ``recovered``.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -190,8 +189,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        ``known`` is the last known sequence number. A write is yielded only if its sequence number is between ``known``
-        and ``known + PLAUSIBLE``, both exclusive.
+        ``known`` is the last known sequence number. The search ignores data whose sequence number is not greater, or is
+        greater by ``MAX_PLAUSIBLE_GAP`` or more.
         """
         for start in self._possible_starts(at):
             found = self.batch(start)
@@ -253,8 +252,8 @@ def _ends_in_zeros(file: Path) -> bool:
 def examine(path: Path, recovered: int, min_number: int) -> Tear | None:
     """Return the position at which RocksDB's replay of the log stops, or None if RocksDB reads the whole log.
 
-    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``min_number`` is the number
-    of the first log file that RocksDB replays.
+    ``recovered`` is the last sequence number that RocksDB reports after a replay that ended at damage. ``min_number``
+    is the number of the first log file that RocksDB replays.
     """
     # The second call checks all CRCs. It finds damage before ``recovered``, which may come from the manifest.
     return _examine(path, recovered, min_number) or _examine(path, 0, min_number)
@@ -319,13 +318,9 @@ def find_missing(path: Path, min_number: int) -> list[str]:
 
 
 def record_files(path: Path) -> None:
-    """Write the list of existing log files for ``find_missing``. Ignore errors.
-
-    A power failure does not make ``find_missing`` report a file by mistake:
-
-    - The directory is synced before the list is written, so a listed file survives.
-    - RocksDB removes a file only after the synced manifest shows that it is no longer needed.
-    """
+    """Write the list of existing log files to disk, so that ``find_missing`` can detect lost files. Ignore errors."""
+    # A power failure does not make ``find_missing`` report a file by mistake: the directory is synced before the list
+    # is written, and RocksDB removes a file only after its synced manifest shows that the file is no longer needed.
     with suppress(OSError):
         names = " ".join(str(number_of(file)) for file in log_files(path))
         if (path / LISTED).exists() and (path / LISTED).read_text("ascii") == names:

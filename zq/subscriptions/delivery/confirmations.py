@@ -48,7 +48,7 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, subscription: Subscription, notice: Notice) -> bytes:
-        """Build the confirmation request for a webhook. Its signature permits the subscriber to confirm."""
+        """Build the confirmation request for a webhook: a JSON document with the signature for the response."""
         path = _confirmation_path(source, subscription)
         action = "receive" if notice.confirmation == SUBSCRIBE else "no longer receive"
         document: dict[str, Any] = {

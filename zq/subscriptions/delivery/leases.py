@@ -21,7 +21,7 @@ TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one delivery worker.
+    """The leases of one delivery worker on delivery queues and topic logs.
 
     If ``alone`` is true, no other process uses the store, so the worker acquires every lease.
     """
@@ -36,7 +36,7 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def acquire(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease on a queue. Return False if another worker holds the lease."""
+        """Acquire or renew the lease on a delivery queue. Return False if another worker holds the lease."""
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True
@@ -57,7 +57,7 @@ class Leases:
         return True
 
     def seconds_left(self, queue: QueueRef) -> float:
-        """Return the seconds until another worker's lease on the queue expires. The result is at least 0.1."""
+        """Return the seconds until another worker's lease on a delivery queue expires. The result is at least 0.1."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:

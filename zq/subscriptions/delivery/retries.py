@@ -59,7 +59,11 @@ def compute_delays(policy: Mapping[str, Any]) -> list[int]:
 
 
 def compute_backoff(function: str, low: int, high: int) -> list[int]:
-    """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds."""
+    """Return back-off delays in seconds, which grow from the minimum ``low`` to the maximum ``high``.
+
+    ``function`` is "linear", "arithmetic", "geometric" or "exponential". The number of delays is at most
+    ``(high - low) // 5``, and at most ``MAX_ATTEMPTS``.
+    """
     count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:
         return []

@@ -25,7 +25,10 @@ def create_confirmation_options(options: NotificationOptions) -> ConfirmationOpt
 
 
 def create_target_policy(options: NotificationOptions) -> TargetPolicy:
-    """Return the policy for target addresses. This function blocks while it resolves the host names of the stores."""
+    """Return the policy for target addresses. The policy forbids deliveries to the database servers of zq.
+
+    The function resolves the host names of these servers, so it blocks.
+    """
     stores = set(options.stores)
     for host, port in options.stores:
         with contextlib.suppress(OSError, UnicodeError):
@@ -43,7 +46,10 @@ def create_worker(
     alone: bool,
     trusts: Tokens | None = None,
 ) -> DeliveryWorker:
-    """Create a delivery worker, but do not start it."""
+    """Create a delivery worker, but do not start it.
+
+    If ``alone`` is true, no other process uses the store, so the worker needs no leases.
+    """
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,

@@ -50,7 +50,10 @@ class TargetPolicy(Struct, frozen=True):
         return is_public(found) and not (port in self.own and _is_local(found))
 
     def check_url(self, url: str) -> None:
-        """Raise ``Invalid`` if the URL's port is not allowed or its host is a store. Host names are not resolved."""
+        """Raise ``Invalid`` if the URL's port is not allowed, or if its host and port belong to a database of zq.
+
+        Host names are not resolved.
+        """
         parts = urlsplit(url)
         port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):

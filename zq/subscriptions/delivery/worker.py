@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker runs an event loop in its own thread, and accesses the store in other threads. Each hidden queue is processed
-in a task of its own. A subscription therefore has at most one delivery in progress, and an unresponsive subscriber does
-not delay other subscribers.
+The worker runs an event loop in its own thread, and accesses the store in other threads. Each subscription has a
+delivery queue, which a separate task processes. A subscription therefore has at most one delivery in progress, and an
+unresponsive subscriber does not delay other subscribers.
 """
 
 import asyncio
@@ -80,10 +80,10 @@ MAX_PER_HOST: Final = 20
 class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Subscriptions whose last delivery failed share one part of the connections. The other part is reserved for all other
-    subscriptions.
+    One part of the connections is reserved for subscriptions whose last delivery failed, and the other part is reserved
+    for all other subscriptions.
 
-    Reserve a connection before you claim deliveries: a claim could expire while its task waits for a connection.
+    Reserve a connection before you claim deliveries. Otherwise, the claim could expire while you wait for a connection.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -228,7 +228,7 @@ class DeliveryWorker:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the sort key of a due queue. Subscriptions whose last delivery failed come last."""
+        """Return the sort key for the order of processing. Subscriptions whose last delivery failed come last."""
         health = self._health.get(queue)
         if health is None:
             return 1 if parse_delivery_queue(queue) else 0, self._due[queue]
@@ -316,7 +316,7 @@ class DeliveryWorker:
                 self._schedule(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
-        """Copy new messages of a project's topics to delivery queues, and check these queues."""
+        """Copy new messages of a project's topics to delivery queues, and schedule their delivery."""
         if log.project not in self._logs:
             self._logs[log.project] = await self._call_store(
                 self._storage.topics.subscribe, log.project, lambda _batch, _before: self.notify(log)
