@@ -45,7 +45,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
-SIGNATURES = "The documentation [site](index.md) lists all signatures here."
+SIGNATURES = "This section of the documentation [site](index.md) lists all client signatures."
 KEYWORDS = ("PublishArguments", "PostArguments", "ConsumeArguments")
 """The classes in ``zq.client.handles`` that describe the ``**options`` of signatures."""
 ADDED = {

@@ -133,4 +133,4 @@ def _file(path: str) -> logging.Handler:
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
         return WatchedFileHandler(path, encoding="utf-8")
     except OSError as error:
-        raise StartRefused(f"[log] audit {path} cannot be written: {error.strerror}.") from error
+        raise StartRefused(f"The [log] audit file {path} cannot be written: {error.strerror}.") from error

@@ -110,7 +110,7 @@ def test_batches_keep_the_bounds(tmp_path: Path) -> None:
     resume_path(file).unlink()
     assert [len(batch.bodies) for batch in cut(file, resumed(file, TERMS, 5026))][-2:] == [1, 1]
     resume_path(file).unlink()
-    with pytest.raises(InvalidInput, match=r"Line 2501 is too long: its post has 5,026 bytes, but the limit is 5,025"):
+    with pytest.raises(InvalidInput, match=r"Line 2501 is too long: the request has 5,026 bytes"):
         cut(file, resumed(file, TERMS, 5025))
 
 
@@ -225,7 +225,7 @@ def test_a_line_that_is_too_large_goes_on_when_the_queue_takes_more(zq: Zq, tmp_
     zq("queue", "create", "events", "_max_messages_post_size=400")
     file = tmp_path / "events.ndjson"
     file.write_text(f'1\n"{"x" * 500}"\n')
-    assert "its post has 526 bytes" in zq.refused(4, "post", "events", "--file", str(file))
+    assert "the request has 526 bytes" in zq.refused(4, "post", "events", "--file", str(file))
     zq("queue", "set", "events", "_max_messages_post_size=600")
     zq("post", "events", "--file", str(file))
     assert stored_bodies(zq) == [1, "x" * 500]

@@ -146,7 +146,7 @@ def test_live_messages_are_no_dead_letters(zq: Zq) -> None:
     """A queue that is not a dead-letter queue is rejected, and its messages stay."""
     zq("post", "jobs", "x")
     for words in (["dlq", "list", "jobs"], ["dlq", "redrive", "jobs", "--to", "elsewhere"]):
-        assert "jobs has no dead-letter queue and is not one." in zq.refused(3, *words)
+        assert "jobs has no dead-letter queue and is not a dead-letter queue." in zq.refused(3, *words)
     assert bodies(zq("list", "jobs")) == ["x"]
     zq("queue", "create", "others", "_dead_letter_queue=jobs")
     assert bodies(zq("dlq", "list", "jobs")) == ["x"]

@@ -286,6 +286,6 @@ def test_batches_have_no_more_messages_than_the_server_allows(kind: str, tmp_pat
         assert client.queue("jobs").post_many(range(20)) == 20
         assert client.queue("jobs").post_many(range(20), stage="s.1") == 20
         assert client.topic("news").publish_many(range(20)) == 20
-        with pytest.raises(errors.Invalid, match="1 to 7 values; it names 8"):
+        with pytest.raises(errors.Invalid, match="1 to 7 values, not 8"):
             client.queue("jobs").post_batch(range(8))
         assert client.queue("jobs").stats().total == 20

@@ -61,10 +61,10 @@ def test_redrive_of_queue_that_is_source_and_dead_letter_queue_asks_which(client
     bury(client, "second", 2, 3, dead="third")
     bury(client, "first", 1, dead="second")
     page = watch.open("queues/second?tab=redrive")
-    expect(page.get_by_label("From second, now in third")).to_be_checked()
+    expect(page.get_by_label("Dead letters from second, now in third")).to_be_checked()
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_text("2 messages would move")).to_be_visible()
-    page.get_by_label("From other queues, now in second").check()
+    page.get_by_label("Dead letters from other queues, now in second").check()
     page.get_by_role("button", name="Dry run").click()
     expect(page.get_by_text("1 message would move")).to_be_visible()
 

@@ -53,4 +53,4 @@ def test_the_dry_run_and_its_refusals(client: Client, watch: Watch) -> None:
     expect(page.get_by_role("region", name="Dry run")).to_contain_text("not moved")
     page.get_by_label("Target queue").fill("dead")
     page.get_by_role("button", name="Dry run").click()
-    expect(page.get_by_text("to must not name the queue that is redriven")).to_be_visible()
+    expect(page.get_by_text('The field "to" must not name the queue that is redriven')).to_be_visible()

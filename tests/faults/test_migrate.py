@@ -597,7 +597,7 @@ def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: P
         with redis.Redis.from_url(uri) as client:
             client.delete(*client.keys("zq:*:due"))
         pair = Pair(source, target)
-        with pytest.raises(StartRefused, match="data of 1 projects whose names it does not record"):
+        with pytest.raises(StartRefused, match="data of 1 projects without queues"):
             moved(pair)
         assert moved(pair, projects=["acme"])[0] == 0
         assert target.documents.get(DocumentRef("acme", "topic", "news"), target.now()) is not None
@@ -611,7 +611,7 @@ def test_every_server_of_a_cluster_is_searched(stores: Stores, tmp_path: Path, m
         assert first.parcels.projects() == [""]
         networks = [storage._client.network for storage in (first, second)]
         monkeypatch.setattr(networks[0], "pools", lambda: [network.pool(b"") for network in networks])
-        with pytest.raises(StartRefused, match="data of 1 projects whose names it does not record"):
+        with pytest.raises(StartRefused, match="data of 1 projects without queues"):
             first.parcels.projects()
 
 

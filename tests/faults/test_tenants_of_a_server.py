@@ -130,4 +130,4 @@ def test_a_server_does_not_start_where_it_cannot_write_the_audit_log(deployment:
     deployment.audit.mkdir()
     deployment.server.launch()
     assert deployment.server.wait(WITHIN) == 2
-    assert f"[log] audit {deployment.audit} cannot be written: Is a directory." in deployment.server.stderr
+    assert f"The [log] audit file {deployment.audit} cannot be written: Is a directory." in deployment.server.stderr

@@ -262,8 +262,8 @@ def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
     ("body", "words"),
     [
         ({}, "ids"),
-        ({"ids": []}, "ids must name 1 to 1000"),
-        ({"ids": [f"x{n}" for n in range(1001)]}, "ids must name 1 to 1000"),
+        ({"ids": []}, "ids must contain 1 to 1000"),
+        ({"ids": [f"x{n}" for n in range(1001)]}, "ids must contain 1 to 1000"),
         ({"ids": ["a", "a"]}, "ids must name each message only once"),
         ({"ids": "a"}, "ids"),
         ({"ids": [1]}, "ids"),

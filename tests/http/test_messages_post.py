@@ -240,7 +240,7 @@ def test_a_post_names_a_bounded_number_of_messages(compose: Any) -> None:
     bodies = {"messages": [{"body": number} for number in range(4)]}
     for path in ("/v2/queues/jobs/messages", "/v2/queues/jobs/messages?stage=s.1", "/v2/topics/news/messages"):
         refused = api.post(path, 400, bodies).json
-        assert refused["description"] == "messages must name 1 to 3 values; it names 4."
+        assert refused["description"] == "messages must contain 1 to 3 values, not 4."
         stored = {"messages": bodies["messages"][:3]}
         api.post(path, 202 if "stage" in path else 201, stored)
     assert api.get("/v2/queues/jobs/stats", 200).json["messages"]["total"] == 3
@@ -250,5 +250,5 @@ def test_twenty_three_thousand_messages_are_no_post(api: Api) -> None:
     """S5: With default settings, a post of 253 kB with one-digit bodies is refused."""
     raw = b'{"messages":[' + b",".join([b'{"body":1}'] * 23_000) + b"]}"
     refused = api.post("/v2/queues/jobs/messages", 400, raw).json
-    assert refused["description"] == "messages must name 1 to 1000 values; it names 23000."
+    assert refused["description"] == "messages must contain 1 to 1000 values, not 23000."
     api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}] * 1000})

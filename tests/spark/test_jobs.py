@@ -122,7 +122,7 @@ def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_
     given = (tmp_path / "a.json", "--queue", "in", *(("--strict", "--rejected", tmp_path / "out") if strict else ()))
     failed = run("ingest", *given)
     assert failed.exit_code == 4
-    assert re.match(r"zq: A row is invalid, so nothing of file:\S+/a.json was stored: .+\.$", failed.stderr)
+    assert re.match(r"zq: A row is invalid, so no row of file:\S+/a.json was stored: .+\.$", failed.stderr)
     assert (tmp_path / "out").exists() == strict
     assert bodies(client, "in") == []
     (tmp_path / "a.json").write_text("1\n2\n")

@@ -104,7 +104,7 @@ def test_a_round_that_took_too_long_is_reported(spark, client, make: Make) -> No
         raise LookupError("zq.errors.StageNotFound: There is no stage s.")
 
     with pytest.raises(
-        RoundFailed, match=r"stage_ttl seconds and has dropped these. Make the rounds smaller \(max_messages\)"
+        RoundFailed, match=r"and has dropped the results of this round. Make the rounds smaller \(max_messages\)"
     ):
         make(late).run(spark)
     assert runs == [1]

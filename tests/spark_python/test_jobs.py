@@ -63,7 +63,7 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(monkeypatch, tm
     monkeypatch.setattr(archive, "archive_queue", archive_queue)
     failed = invoke("archive", "--project", "acme", "--quiet", "--queue", "in", "--queue", "other", tmp_path)
     assert (failed.exit_code, json.loads(failed.stdout)) == (1, {"queue": "other", "posted": 2, "finished": 1})
-    assert failed.stderr.splitlines() == ["zq: in: Records may be gone.", "zq: Not archived: in."]
+    assert failed.stderr.splitlines() == ["zq: in: Records may be gone.", "zq: These queues were not archived: in."]
 
 
 def test_a_report_without_matplotlib_names_the_extra_and_goes_on(monkeypatch, tmp_path: Path, capsys) -> None:

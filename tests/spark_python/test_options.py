@@ -61,7 +61,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
 BODY_TYPE = "Column body of the schema must be of type string. Option bodyType selects its type"
 # Columns with a type that the source does not have.
 MISFITS = [
-    (StructField("size", StringType()), "The schema has a column size, but this source has id, seq, body"),
+    (StructField("size", StringType()), "column size, but this source has only the columns id, seq, body"),
     (StructField("body", IntegerType()), BODY_TYPE),
     (StructField("seq", StringType()), "Column seq of the schema must be of type bigint"),
     (StructField("body", StringType(), nullable=False), "Column body of the schema must not be NOT NULL"),

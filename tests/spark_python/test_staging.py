@@ -60,7 +60,7 @@ def test_a_name_in_other_use_is_refused_and_stores_nothing(client, options) -> N
     with pytest.raises(Invalid, match="has already stored 2 messages, but this job has 3"):
         job.commit([StageResult("two", "k", [], 3)])
     stream.commit([StageResult("three", "p", [], 1)], 57)
-    with pytest.raises(Invalid, match="Producer p has committed batches after 0, so nothing of this batch was stored"):
+    with pytest.raises(Invalid, match="Producer p has committed batches after 0, so no message of this batch"):
         stream.commit([StageResult("four", "p", [], 1)], 0)
     assert len(bodies(client.queue("out"))) == 3
 

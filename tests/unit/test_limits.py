@@ -57,7 +57,7 @@ def test_a_list_without_or_with_too_many_values_is_refused():
     counts = [0, 21, 1000000]
     told = sentences(lambda count: check_count("ids", count, 20), counts)
     assert all(
-        f"ids must name 1 to 20 values; it names {count}" in text for count, text in zip(counts, told, strict=True)
+        f"ids must contain 1 to 20 values, not {count}" in text for count, text in zip(counts, told, strict=True)
     )
 
 

@@ -309,13 +309,13 @@ def test_a_process_that_does_not_take_part_prevents_the_move(
     deployment.servers.append(Server("elsewhere", 4711, "0.0.9"))
     failed = member.move("a")
     assert failed.phase == "failed"
-    assert failed.error.startswith("The process 4711 of elsewhere (zq 0.0.9) did not refuse changes")
+    assert failed.error.startswith("The process 4711 on host elsewhere (zq 0.0.9) did not begin to reject")
     assert len(member.scene().take(9).messages) == 1
     deployment.servers.clear()
     freezing = deployment.member().storage.relocation._freezes
     with freezing.change(QUEUE):
         failed = member.move("a")
-    assert "did not refuse changes" in failed.error
+    assert "did not begin to reject changes" in failed.error
     assert member.move("a").phase == "done"
 
 
@@ -717,7 +717,7 @@ REFUSALS: dict[str, tuple[Callable[[Deployment, Member], object], type[Exception
     "unknown pool": (lambda _, member: member.request("nowhere"), PoolNotFound, "no pool nowhere"),
     "unknown queue": (lambda _, member: member.request("a", "nothing"), QueueNotFound, "no queue nothing"),
     "same pool": (lambda _, member: [member.move("a"), member.request("a")], MoveRefused, "already in the pool a"),
-    "moving": (lambda _, member: [member.request("a"), member.request("b")], MoveRefused, "is in the move"),
+    "moving": (lambda _, member: [member.request("a"), member.request("b")], MoveRefused, "is already part of"),
     "stages": (lambda _, member: [member.scene().stage("s", 1), member.request("a")], MoveRefused, "open stages"),
     "same store": (
         lambda deployment, member: [

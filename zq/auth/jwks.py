@@ -77,6 +77,7 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
+    """Return an algorithm with which PyJWT can parse the key."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
@@ -160,8 +161,8 @@ def _read(path: str) -> bytes:
 def fetch_https(url: str) -> bytes:
     """Fetch a public https URL. Redirects are not followed.
 
-    Raises ``OSError`` or ``HTTPException`` if the connection fails or times out, and ``ValueError`` if the host has an
-    address that is not public, the status is not 200, or the response is too large.
+    Raises ``OSError`` or ``HTTPException`` if the connection fails or times out, and ``ValueError`` if the URL has a
+    user or no host, the host has an address that is not public, the status is not 200, or the response is too large.
     """
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:

@@ -42,7 +42,8 @@ def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
 
     Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
 
-    Raises ``StartRefused`` if the file is unreadable or not valid. ``option`` is the option that the error names.
+    Raises ``StartRefused`` if the file is unreadable or not valid, or if the package ``cryptography`` is not installed.
+    ``option`` is the option that the error names.
     """
     keys: dict[str, bytes] = {}
     if not path:

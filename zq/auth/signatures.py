@@ -74,7 +74,7 @@ def parse_time(text: str) -> Seconds:
     Raises ``ValueError`` if the text is invalid, or if the year in UTC is not between 1 and 9999.
     """
     if _MOMENT.fullmatch(text) is None:
-        raise ValueError("not a date and time")
+        raise ValueError("the text is not a date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
     aware = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).replace(microsecond=0)
     try:

@@ -66,7 +66,7 @@ def whoami(session: Session, rules: bool) -> None:
 
 
 @click.command("console", cls=Command)
-@click.option("--print", "printed", is_flag=True, help="Only print the URL.")
+@click.option("--print", "printed", is_flag=True, help="Print the URL instead of opening it in a browser.")
 @pass_session
 def console(session: Session, printed: bool) -> None:
     """Open the project in the server's web console. Your token is not passed to the browser; sign in there."""

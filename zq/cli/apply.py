@@ -34,11 +34,17 @@ from zq.model.limits import Limits
 @click.option(
     "--dry-run", is_flag=True, help=f"Only show the changes. The exit code is {DRIFT} if there are any, otherwise 0."
 )
-@click.option("--prune", is_flag=True, help="Delete objects that the file's sections do not declare.")
+@click.option(
+    "--prune", is_flag=True, help="For each section of the file, delete the existing objects that it does not declare."
+)
 @click.option(
     "--force", is_flag=True, help="With --prune, also delete objects that hold messages, history or deliveries."
 )
-@click.option("--create-tokens", is_flag=True, help="Create tokens even if standard output is not a terminal.")
+@click.option(
+    "--create-tokens",
+    is_flag=True,
+    help="Create tokens and print their secrets even if standard output is not a terminal.",
+)
 @yes_option
 @pass_session
 def apply(

@@ -81,8 +81,8 @@ class PendingMessage(Struct):
     Attributes:
         begun: Time when the post began.
         ended: Time when the post was acknowledged or has failed; ``None`` while it runs.
-        available: How many seconds the server had been available in this run when it acknowledged the post; ``None``
-            without an acknowledgement.
+        available: How many seconds the server had been available in this run when it acknowledged the post or, later,
+            when the queue was last found to contain the message; ``None`` without an acknowledgement.
     """
 
     begun: float
@@ -267,8 +267,8 @@ class Canary:
     def consume(self) -> None:
         """Claim and delete messages until the canary has stopped and no message is pending.
 
-        After the stop, the method waits for pending messages no longer than the ledger's patience. Afterwards, pending
-        messages that are not in the queue count as lost.
+        After the stop, the method waits for pending messages about as long as the ledger's patience. Afterwards,
+        pending messages that are not in the queue count as lost.
         """
         try:
             while not self._has_posted_all.is_set():

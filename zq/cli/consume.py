@@ -54,7 +54,7 @@ PIPE_POLL_PAUSE: Final = 0.001
     metavar="CMD",
     help="Command to run for each message. It receives the body on standard input; {} is replaced by the id.",
 )
-@click.option("--shell", is_flag=True, help='Run CMD through /bin/sh; {} is replaced by "$1".')
+@click.option("--shell", is_flag=True, help='Run CMD through /bin/sh; {} is replaced by "$1", which holds the id.')
 @click.option(
     "--batch", "whole", is_flag=True, help="Pass whole claims to CMD as JSON lines; {} is replaced by the claim's id."
 )
@@ -62,7 +62,11 @@ PIPE_POLL_PAUSE: Final = 0.001
 @click.option("--concurrency", type=Count(1, 256), default=4, help="Concurrent commands (default 4).")
 @click.option("--limit", type=Count(1), help="Messages per claim (default 10; 1,000 with --batch or without --exec).")
 @click.option(
-    "--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Claim TTL, renewed while CMD runs (default 300)."
+    "--ttl",
+    type=CLAIM_TTL,
+    default=300,
+    metavar="SECONDS",
+    help="Claim TTL (default 300). While CMD runs, the claim is renewed.",
 )
 @click.option(
     "--wait",
@@ -75,7 +79,7 @@ PIPE_POLL_PAUSE: Final = 0.001
     type=DELAY,
     default=5,
     metavar="SECONDS",
-    help="Delay after a failure, doubled after each further one (default 5).",
+    help="Delay after the first failure (default 5). Each further failure doubles the delay.",
 )
 @click.option(
     "--max-failures",

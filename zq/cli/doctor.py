@@ -51,7 +51,7 @@ REACH: Final = "reach"
 @click.command("doctor", cls=Command)
 @pass_session
 def doctor(session: Session) -> int:
-    """Check the server, the credential and the queues, and show what to do.
+    """Check the server, the credential and the queues, and show how to fix problems.
 
     The checks post a message to a temporary queue and claim it. The exit code is 0 if there are no
     problems, 1 if there are warnings, and 2 if there are failures. For more checks, run zq-server doctor on a server's

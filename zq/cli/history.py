@@ -26,7 +26,7 @@ REDRIVE_BATCH: Final = 1000
 # Type of options that take a time.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option(
-    "--since", type=MOMENT, help="Earliest finish time, local unless it has an offset such as +00:00."
+    "--since", type=MOMENT, help="Earliest finish time. Without an offset such as +00:00, this is local time."
 )
 until_option = click.option("--until", type=MOMENT, help="Latest finish time (exclusive).")
 # Number of audit entries per request.
@@ -61,7 +61,7 @@ def find_dead_letter_queue(session: Session, queue: str) -> Queue:
     if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
         return handle
     session.check_exists(queue)
-    raise NotFound(f"{queue} has no dead-letter queue and is not one.")
+    raise NotFound(f"{queue} has no dead-letter queue and is not a dead-letter queue.")
 
 
 @dlq_group.command("list")
@@ -69,7 +69,7 @@ def find_dead_letter_queue(session: Session, queue: str) -> Queue:
 @limit_option(100, ", 0 = all")
 @pass_session
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
-    """List the dead letters of QUEUE, or count the dead letters of each queue."""
+    """List the dead letters of QUEUE. Without QUEUE, count the dead letters of each queue."""
     if queue is None:
         unread = UnreadableResources()
         rows = islice(dead_letter_counts(session, unread), limit or None)
@@ -194,11 +194,13 @@ def replay(
 
 
 @click.command("audit", cls=Command)
-@click.option("--since", type=MOMENT, help="Earliest time of a change, local unless it has an offset such as +00:00.")
+@click.option(
+    "--since", type=MOMENT, help="Earliest time of a change. Without an offset such as +00:00, this is local time."
+)
 @limit_option(100, ", 0 = all")
 @pass_session
 def audit(session: Session, since: datetime | None, limit: int) -> None:
-    """List changes and deletions with the credentials that made them, newest first."""
+    """List the audit log: changes and deletions, newest first, with the credentials that made them."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
     session.out.rows(AUDIT_COLUMNS, map(msgspec.to_builtins, islice(found, limit or None)), audit_cells)
 

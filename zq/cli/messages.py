@@ -117,10 +117,14 @@ def pop(session: Session, queue: str, limit: int, wait: int) -> None:
 @queue_argument
 @limit_option(10)
 @click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Claim TTL.")
-@click.option("--grace", type=GRACE, metavar="SECONDS", help="Minimum seconds that messages live after the claim ends.")
+@click.option(
+    "--grace", type=GRACE, metavar="SECONDS", help="Minimum time from the end of the claim to the expiry of a message."
+)
 @wait_option
 @click.option(
-    "--name", metavar="NAME", help="Claim id, which must contain a dot. If the claim exists, it is returned again."
+    "--name",
+    metavar="NAME",
+    help="Claim id of your choice, with a dot. If the claim already exists, zq returns the existing claim.",
 )
 @pass_session
 def claim(
@@ -151,7 +155,9 @@ def list_claims(session: Session, queue: str | None, limit: int) -> None:
 @click.command("settle", cls=Command)
 @queue_argument
 @claim_argument
-@click.option("--all", "everything", is_flag=True, help="Delete all messages of the claim that no other option names.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Delete all messages of the claim that are not named by another option."
+)
 @click.option("--delete", multiple=True, metavar="ID", help="Id of a message to delete; repeatable.")
 @click.option(
     "--release", "released", multiple=True, metavar="ID", help="Id of a message to release after --delay; repeatable."

@@ -50,7 +50,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     """Run the pipeline in JOB.PY, which must define the variable "pipeline".
 
     If the job does not set url, project or token, the command line's values apply. SIGTERM and Ctrl-C end the pipeline
-    after the commit of the current round.
+    after the current round.
     """
     settings = dict(map(_parse_setting, conf))
     try:

@@ -26,8 +26,8 @@ ENDED: Final = ("done", "failed", "cancelled")
 def move_queue(session: Session, name: str, pool: str, wait: bool) -> None:
     """Move a queue to another pool while clients use the queue. Requires the role of an administrator.
 
-    The queues that must be in the same pool, such as its dead-letter queue, move with it. First, the command shows the
-    estimated seconds for which the queues accept no changes.
+    The queues that must be in the same pool, such as its dead-letter queue, move with it. First, the command shows
+    for about how many seconds the queues will accept no changes.
     """
     move = session.client.move_queue(name, pool)
     rate = f"{move['estimate']} rate"

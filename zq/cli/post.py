@@ -90,7 +90,9 @@ attribute_option: Final = click.option(
     "--concurrency", type=Count(1, 32), default=1, help="Concurrent requests (default 1, which keeps the order)."
 )
 @click.option(
-    "--force", is_flag=True, help="Post with --delay even if the queue ignores it; the messages are then ready at once."
+    "--force",
+    is_flag=True,
+    help="Post with --delay even if the queue ignores delays. The messages are then available immediately.",
 )
 @click.option("--restart", is_flag=True, help="Post the file from the start instead of resuming an interrupted post.")
 @pass_session

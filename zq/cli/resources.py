@@ -134,7 +134,7 @@ def create(resources: ResourceAccess, name: str, members: Metadata) -> None:
 @single_name_argument
 @pass_resources
 def show(resources: ResourceAccess, name: str) -> None:
-    """Show the metadata, including defaults."""
+    """Show the metadata of a queue or topic, including defaults."""
     resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
@@ -145,7 +145,7 @@ def show(resources: ResourceAccess, name: str) -> None:
 @click.option("--unset", multiple=True, metavar="KEY", help="Metadata key to remove; repeatable.")
 @pass_resources
 def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
-    """Set and remove metadata keys, and show the new metadata."""
+    """Set and remove metadata keys of a queue or topic, and show the new metadata."""
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
@@ -155,7 +155,7 @@ def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple
 @click.command("pause", cls=Command)
 @single_name_argument
 @click.option("--claims", "what", flag_value="claims", help="Pause only claims and pops; posts continue.")
-@click.option("--posts", "what", flag_value="posts", help="Pause only posts; consumers drain the queue.")
+@click.option("--posts", "what", flag_value="posts", help="Pause only posts; claims and pops continue.")
 @pass_resources
 def pause(resources: ResourceAccess, name: str, what: Literal["claims", "posts"] | None) -> None:
     """Pause claims, pops and posts of a queue until it is resumed."""
@@ -205,7 +205,7 @@ def purge(resources: ResourceAccess, name: tuple[str, ...], yes: bool) -> None:
 @names_argument(required=False)
 @pass_resources
 def stats(resources: ResourceAccess, name: tuple[str, ...]) -> None:
-    """Show message counts and the ages of the oldest and newest message."""
+    """Show the message counts of queues or topics, and the ages of their oldest and newest messages."""
     chosen = name or tuple(entry.name for entry in resources.list_resources())
     absent: list[str] = []
     unread = UnreadableResources()
@@ -260,11 +260,15 @@ def for_each(
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
 @click.option(
-    "--with", "members", type=KeyValue(), multiple=True, help="List only entries with this metadata value; repeatable."
+    "--with",
+    "members",
+    type=KeyValue(),
+    multiple=True,
+    help="List only queues or topics with this metadata value; repeatable.",
 )
 @click.option("--limit", type=Count(0), default=0, help="Maximum number of results (default: all).")
 @click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, except default values.")
-@click.option("--no-counts", is_flag=True, help="Omit message counts, which saves one request per entry.")
+@click.option("--no-counts", is_flag=True, help="Omit message counts. This saves a request for each queue or topic.")
 @pass_resources
 def list_all(
     resources: ResourceAccess, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool

@@ -21,7 +21,7 @@ from zq.model.limits import MAX_IDS
 subscription_group = Group("subscription", help="Manage HTTP and mail subscriptions to queues and topics.")
 deliveries_group = Group("deliveries", help="Manage failed and pending deliveries of a subscription.")
 source_argument = name_argument("source", "queues", metavar="QUEUE")
-topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
+topic_option = click.option("--topic", is_flag=True, help="Use the topic named QUEUE instead of a queue.")
 id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
 
 
@@ -99,7 +99,7 @@ def members(one: Subscription) -> dict[str, Any]:
 @subscription_group.command("update")
 @source_argument
 @id_argument
-@click.option("--subscriber", metavar="URI", help="New subscriber, which must confirm again.")
+@click.option("--subscriber", metavar="URI", help="New subscriber, which must confirm the subscription.")
 @terms_options
 @topic_option
 @pass_session
@@ -136,7 +136,7 @@ def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> No
 @subscription_group.command("confirm")
 @source_argument
 @id_argument
-@click.option("--not", "refused", is_flag=True, help="Reject the subscription.")
+@click.option("--not", "refused", is_flag=True, help="Reject the subscription instead of confirming it.")
 @topic_option
 @pass_session
 def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
@@ -175,7 +175,7 @@ def secret(session: Session, source: str, subscription: str, topic: bool) -> Non
 @source_argument
 @id_argument
 @limit_option(100, ", 0 = all")
-@click.option("--waiting", is_flag=True, help="List pending deliveries instead.")
+@click.option("--waiting", is_flag=True, help="List pending deliveries instead of failed deliveries.")
 @topic_option
 @pass_session
 def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:

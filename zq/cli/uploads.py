@@ -341,5 +341,5 @@ def check_size(body: Raw, number: int, upload: Upload) -> None:
     size = len(pack([message], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
         raise InvalidInput(
-            f"Line {number} is too long: its post has {size:,} bytes, but the limit is {upload.batch_bytes:,}."
+            f"Line {number} is too long: the request has {size:,} bytes, but the limit is {upload.batch_bytes:,}."
         )

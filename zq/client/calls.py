@@ -309,8 +309,8 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a call that failed with ``error``.
 
-    The result is ``False`` only if the client sent a single request and the server rejected it. After a lost response,
-    the server may have applied the call, even if the server rejected a later attempt.
+    The result is ``False`` only if the server rejected all requests that the client sent. After a lost response, the
+    server may have applied the call, even if the server rejected a later attempt.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

@@ -52,7 +52,7 @@ class ConsumerBase:
 
     def _begin(self, limits: ConsumerLimits) -> None:
         if self._running:
-            raise RuntimeError("This consumer is already running; call consume() for each loop.")
+            raise RuntimeError("This consumer is already running. Call consume() again to create another consumer.")
         self._running, self.stopped, self._closed_at = True, False, inf
         self._done = self._failed = 0
         self._state = ConsumerState(self._options.apply_limits(limits))

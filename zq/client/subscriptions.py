@@ -29,8 +29,8 @@ class SubscriptionOperations(ResourceOperations):
         The server sends a confirmation request to the URI. Deliveries begin when the subscriber has confirmed. If the
         URI already has an unconfirmed subscription, the result contains its id, but no secret.
 
-        The client does not retry this call. If the response is lost, repeat the call to get the id, and call
-        ``rotate_secret`` to get a secret. ``ttl`` is in seconds, by default one hour.
+        If the response is lost, the client does not retry. Repeat the call to get the id, and call ``rotate_secret`` to
+        get a secret. ``ttl`` is in seconds, by default one hour.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         return Call(

@@ -100,9 +100,9 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the queue's rules (parsed settings) for a post of ``size`` bytes. Create a missing queue.
 
-        If the cached rules forbid a post of this size, the current rules are read from the store. Otherwise, the rules
-        may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the mode of the service
-        forbids posts. See contract section 7.2.
+        If no rules are cached, or if the cached rules forbid the post, the current rules are read from the store.
+        Otherwise, the rules may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the
+        mode of the service forbids posts. See contract section 7.2.
         """
         self._modes.check_post()
         remembered = self._rules_cache.remembered(queue)

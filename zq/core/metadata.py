@@ -116,7 +116,7 @@ def _key(operation: wire.Operation) -> str:
     if "~" in parts[1].replace("~0", "").replace("~1", ""):
         raise InvalidBody(f"path may contain ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
     if operation.op != "remove" and operation.value is UNSET:
-        raise InvalidBody(f"value is missing: {operation.op} needs one.")
+        raise InvalidBody(f"value is missing: the operation {operation.op} requires a value.")
     return parts[1].replace("~1", "/").replace("~0", "~")
 
 

@@ -188,7 +188,7 @@ class Account:
         """Admit a heavy request (with many messages), and charge its estimated cost until ``end_heavy`` is called.
 
         If ``MAX_HEAVY`` heavy requests of the project are running, wait up to ``HEAVY_WAIT`` seconds. Raises
-        ``TooManyRequests``.
+        ``TooManyRequests`` if none of them ends in this time, or if the project is in debt of messages or bytes.
         """
         with self._lock:
             self._heavy += 1

@@ -36,7 +36,7 @@ CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
 # Policy rule for moving messages to a queue: the rule for posting to it.
 MOVE_RULE: Final = "messages:create"
-NO_ORIGIN: Final = "to must name a target queue, because a message in the queue has no origin queue."
+NO_ORIGIN: Final = 'The field "to" must name a target queue, because a message in the queue has no origin queue.'
 
 
 class Routes:
@@ -158,7 +158,7 @@ class Redriving:
             check_unique("ids", terms.ids)
         to = None if terms.to is UNSET else check_queue_name("to", terms.to)
         if to == queue.name:
-            raise Invalid("to must not name the queue that is redriven.")
+            raise Invalid('The field "to" must not name the queue that is redriven.')
         origin = None if terms.origin is UNSET else check_queue_name("origin", terms.origin)
         if to is not None or not allowance.permits(MOVE_RULE):
             allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)

@@ -38,7 +38,7 @@ class Removal:
     """Deletion of projects in steps. Any server may continue a deletion.
 
     The project is suspended first, so that its clients cannot create anything. The document that suspends the project
-    is deleted last. Transaction objects (stages, fences and producers) are not deleted: they expire.
+    is deleted last. Transaction objects are not deleted: stages and producers expire, and fences are kept.
     """
 
     def __init__(

@@ -183,7 +183,7 @@ def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:
 
 def _each_once(field: str, values: Sequence[T]) -> Sequence[T]:
     if len(values) > MAX_COMMITTED:
-        raise Invalid(f"{field} must name at most {MAX_COMMITTED} values; it names {len(values)}.")
+        raise Invalid(f"{field} must contain at most {MAX_COMMITTED} values, not {len(values)}.")
     if len(set(values)) < len(values):
-        raise Invalid(f"{field} must name each value once.")
+        raise Invalid(f"{field} must contain each value only once.")
     return values

@@ -109,7 +109,7 @@ class App(falcon.App[Any, Any]):
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a quick request can currently run without waiting for I/O or a lock."""
+        """Return whether a request on ``ShortRoutes`` can currently run without waiting for I/O or a lock."""
         # A thread that handles a large request may hold a queue's lock.
         return self._storage.is_prompt and not turns.has_large_work()
 

@@ -172,7 +172,7 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
 def max_announced_size(req: Request, bound: int) -> int:
     """Return the maximum size of the request body in bytes, before the body is read.
 
-    The maximum is the ``Content-Length``, or ``bound`` if the header is missing. Without a body, the maximum is 0.
+    The maximum is the ``Content-Length``, or ``bound`` if the size is unknown. Without a body, the maximum is 0.
     """
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0

@@ -63,7 +63,7 @@ def admit(req: Request, count: int, messages: int = 0, size: int = 0) -> None:
     """Delay a heavy request until its project may run one more, and charge the rate limit in advance.
 
     A request is heavy if it handles more than ``MAX_LIGHT_MESSAGES`` messages. Other requests are neither delayed nor
-    charged in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits.
+    charged in advance. Raises ``TooManyRequests`` if the project exceeds its rate limits, or if the delay is too long.
 
     Args:
         count: The expected number of messages that the request handles.

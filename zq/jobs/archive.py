@@ -69,14 +69,14 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
     columns = ("queue", *SOURCES)
     session.out.rows(columns, rows, lambda row: [row[column] for column in columns])
     if failed:
-        raise Failure(f"Not archived: {', '.join(queue for queue, _ in failed)}.", failed[0][1])
+        raise Failure(f"These queues were not archived: {', '.join(queue for queue, _ in failed)}.", failed[0][1])
 
 
 def queues_with_history(client: Client) -> list[str]:
     """Return the names of the queues with a history. Raises ``Invalid`` if the project has no such queue."""
     found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
     if not found:
-        raise Invalid("No queue of the project keeps a history: set _history_ttl on each queue to archive.")
+        raise Invalid("No queue of the project keeps a history. Set _history_ttl on each queue that is to be archived.")
     return found
 
 

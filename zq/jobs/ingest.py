@@ -207,7 +207,7 @@ def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> i
         torn.write.mode("overwrite").json(place)
     if found["count"] and strict:
         count = "A row is" if found["count"] == 1 else f"{found['count']} rows are"
-        raise InvalidBody(f"{count} invalid, so nothing of {file} was stored: {found.reason}.")
+        raise InvalidBody(f"{count} invalid, so no row of {file} was stored: {found.reason}.")
     return int(found["count"])
 
 

@@ -33,7 +33,8 @@ class Contents:
     Attributes:
         digests: Digests of the stored items by project, kind and lifetime. The items of a digest expire in
             ``2 ** lifetime`` seconds or later.
-        counters: The sequence counters by project and queue. The queue name ``LOG`` stands for the topic log.
+        counters: The ``Counters`` by project and queue. With the queue name ``LOG``, the last sequence number of the
+            topic log.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Contents:
         return {key for key in {*self.digests, *other.digests} if 2 ** key[2] > elapsed}
 
     def lower_counters(self, copy: "Contents") -> list[tuple[str, str]]:
-        """Return the (project, queue) pairs whose sequence counters are lower in ``copy`` than in this store."""
+        """Return the (project, queue) pairs that have a lower counter in ``copy`` than in this store."""
         return sorted(
             owner
             for owner, counters in self.counters.items()

@@ -26,8 +26,8 @@ class StoreLevel(Struct, frozen=True):
 
     Attributes:
         level: The highest level that servers write.
-        required: The level that a server must support to open the store. It is greater than ``level`` only while
-            ``zq-server upgrade --finish`` runs.
+        required: The level that a server must support to open the store. It is greater than ``level`` only after
+            ``zq-server upgrade --finish`` has begun and before it has succeeded.
         version: The version of zq that has set the level.
     """
 

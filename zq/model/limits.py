@@ -194,7 +194,7 @@ def check_range(field: str, value: int, low: int, high: int, error: type[Invalid
 def check_count(field: str, count: int, high: int) -> None:
     """Raise ``Invalid`` if a list has no value or more than ``high`` values."""
     if not 1 <= count <= high:
-        raise Invalid(f"{field} must name 1 to {high} values; it names {count}.")
+        raise Invalid(f"{field} must contain 1 to {high} values, not {count}.")
 
 
 def check_body_size(size: int, bound: int) -> None:

@@ -71,7 +71,7 @@ class Freeze(Struct, frozen=True):
 
 
 class PoolProcess(Struct, frozen=True):
-    """A server process that uses the pools. Each process renews its document regularly.
+    """A process that has the pools open, such as a server process. Each process renews its document regularly.
 
     Attributes:
         host: The name of the process's host.

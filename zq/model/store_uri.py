@@ -18,7 +18,7 @@ def split(uri: str) -> SplitResult:
     """Split a URI as ``urllib.parse.urlsplit`` does, but allow several hosts."""
     found = PARTS.fullmatch(uri)
     if found is None:  # each part may be empty, and the path matches all remaining text
-        raise AssertionError("every text has these parts")
+        raise AssertionError("The pattern PARTS must match every text.")
     scheme, netloc, path, query, fragment = (part or "" for part in found.groups())
     if any(host.count("[") != host.count("]") for host in netloc.rpartition("@")[2].split(",")):
         raise ValueError("The brackets of a host are not balanced.")

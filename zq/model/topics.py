@@ -30,8 +30,8 @@ class Entry(Struct, frozen=True, array_like=True):
     Attributes:
         body: The body as raw JSON, or encrypted.
         hops: Number of zq subscriptions through which the message has passed already.
-        seal: Random bytes that are part of the associated data of an encrypted body; b"" in messages of earlier zq
-            versions.
+        seal: Random bytes that are part of the associated data of an encrypted body; b"" if the body is not encrypted,
+            and in messages of earlier zq versions.
     """
 
     body: bytes

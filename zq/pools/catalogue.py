@@ -304,7 +304,7 @@ class Pools:
     def _restore_moved(self, former: Document, pool: Pool) -> None:
         """Undo a change of the pool's store if queues were created in the pool at the same time.
 
-        ``former`` is the pool before the change. Raises ``PoolConflict`` if the change is undone.
+        ``former`` is the pool before the change. Raises ``PoolConflict`` if there are such queues.
         """
         name = former.ref.name
         if _parse_address(_split_uri(read_pool(former).uri)) == _parse_address(_split_uri(pool.uri)):

@@ -9,7 +9,7 @@ A move has four steps. Clients can read the queues during the move.
 4. Delete the queues in the former pool, and end the freeze.
 
 If a step before step 3 fails, the thread ends the freeze and deletes the copy. If the copy has failed, the thread tries
-again later.
+again later, because the new pool may still remove the data of a deleted queue with the same name.
 
 Each step is idempotent. If the server stops, another server continues with the step in the stored ``Move``.
 """
@@ -247,8 +247,8 @@ class Mover:
         while late := self._find_late(move.id):
             if time.monotonic() - began > FREEZE_TIMEOUT:
                 raise MoveRefused(
-                    f"{late[0]} did not refuse changes of the queue within {FREEZE_TIMEOUT:.0f} seconds. Restart it "
-                    "with this version of zq, and request the move again."
+                    f"{late[0]} did not begin to reject changes to the queue within {FREEZE_TIMEOUT:.0f} seconds. "
+                    "Restart the process with this version of zq, and request the move again."
                 )
             if time.monotonic() - reported > PROGRESS_INTERVAL:
                 reported = time.monotonic()
@@ -273,9 +273,9 @@ class Mover:
         """Return the server processes that do not yet reject changes to the move's queues, as text for an error."""
         processes = self._relocation.find_processes()
         known = {(one.host, one.process) for one in processes}
-        late = [f"The process {one.process} of {one.host}" for one in processes if move not in one.freezes]
+        late = [f"The process {one.process} on host {one.host}" for one in processes if move not in one.freezes]
         return late + [
-            f"The process {one.process} of {one.host} (zq {one.version})"
+            f"The process {one.process} on host {one.host} (zq {one.version})"
             for one in self._find_servers()
             if (one.host, one.process) not in known
         ]
@@ -343,14 +343,15 @@ class Mover:
             if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
                 # Only the removal of a deleted queue's binding changes a frozen binding, unless the move has ended.
                 self._advance(move, versions=self._read_versions(move))
-                raise Unavailable(f"The binding of the queue {queue.name} has changed.")
+                raise Unavailable(f"The pool assignment of the queue {queue.name} has changed.")
         self._stopping.wait(READ_GRACE)
         return self._advance(move, phase="cleaning")
 
     def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
-        """Revert the move because of ``error``. Raises ``Unavailable`` if a queue is already assigned to the new pool.
+        """Revert the move because of ``error``.
 
-        The next round then tries again.
+        Raises ``Unavailable`` if a queue is already assigned to the new pool, or if the assignment of a queue has
+        changed. The next round then tries again.
         """
         bindings = [self._relocation.binding(queue) for queue in move.refs]
         if any(binding is not None and binding.pool != move.source for binding in bindings):

@@ -235,7 +235,10 @@ class Moves:
         move = self.check(Move(id, project, queue, source, pool, [], 0, rate, is_measured, now))
         for other in self.list_active():
             if other.project == project and set(other.queues) & set(move.queues):
-                raise MoveRefused(f"The queue {queue} is in the move {other.id} to the pool {other.target}.")
+                raise MoveRefused(
+                    f"The queue {queue}, or a queue that must move with it, is already part of the move {other.id} to "
+                    f"the pool {other.target}."
+                )
         self._documents.put(_active_ref(move), b"", now, expires=now + ACTIVE_TTL)
         self.write(move, "")
         self.activate(move)
@@ -243,7 +246,7 @@ class Moves:
         return move
 
     def check(self, move: Move) -> Move:
-        """Check whether the queue can be moved, and update the list of queues and the number of messages of the move.
+        """Check whether the queue can be moved. Return the move with its current queues and number of messages.
 
         Raises ``QueueNotFound`` if the queue does not exist, or ``MoveRefused`` if the queue cannot be moved.
         """
@@ -259,7 +262,9 @@ class Moves:
         for name in group.names:
             binding = self._relocation.binding(QueueRef(move.project, name))
             if binding is not None and binding.pool != source:
-                raise MoveRefused(f"The queue {name} must be in the pool of {move.queue}, but it is in another pool.")
+                raise MoveRefused(
+                    f"The queues {name} and {move.queue} must be in the same pool, but are in different pools."
+                )
             if binding is not None and binding.deleted is not None and name == move.queue:
                 raise MoveRefused(f"The queue {name} is being deleted. Try again in two minutes.")
         for name, flavor in group.flavors.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, signals and error handling of ``zq-deliver`` and of other commands that run until a signal stops them."""
+"""Options, signals and error handling of commands that run until a signal stops them, such as ``zq-deliver``."""
 
 import argparse
 import os

@@ -65,14 +65,14 @@ def _add_verbs(
     )
     create.add_argument("--role", metavar="R", action="append", default=[], help="role of the token; repeatable")
     create.add_argument("--days", metavar="D", type=int, help="lifetime in days (default 90)")
-    create.add_argument("--admin", action="store_true", help="add the role that administers the deployment")
+    create.add_argument("--admin", action="store_true", help="add the role of an administrator of the deployment")
     listing = verbs.add_parser("list", help="list tokens, without their secrets")
     listing.add_argument("--project", metavar="P", help="list only this project's tokens")
     rotate = verbs.add_parser("rotate", help="create a replacement for a token, which then expires within a day")
     revoke = verbs.add_parser("revoke", help="revoke a token")
     one = revoke.add_mutually_exclusive_group(required=True)
-    rotate.add_argument("id", metavar="ID", help="the ten characters after zq_ in the token")
-    one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_ in the token")
+    rotate.add_argument("id", metavar="ID", help="id of the token: the ten characters after zq_")
+    one.add_argument("id", metavar="ID", nargs="?", help="id of the token: the ten characters after zq_")
     one.add_argument("--jti", metavar="J", help="jti claim of a JSON Web Token")
     return create, listing, revoke, rotate
 

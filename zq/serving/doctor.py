@@ -169,7 +169,7 @@ def check_audit_log(chosen: Settings) -> Finding:
     except OSError as error:
         is_creatable = isinstance(error, FileNotFoundError) and os.access(folder, os.W_OK | os.X_OK)
         if not is_creatable:
-            raise StartRefused(f"[log] audit {target} cannot be written: {error.strerror}.") from error
+            raise StartRefused(f"The [log] audit file {target} cannot be written: {error.strerror}.") from error
     return ok(f"The audit log is written to {target}.")
 
 

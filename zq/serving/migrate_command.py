@@ -309,10 +309,11 @@ class Migration:
         return self._from.last_clock(), self._to.last_clock()
 
     def _find_servers(self, clocks: tuple[Seconds | None, Seconds | None], began: float) -> list[str]:
-        """Return an error message for each store that a running server uses.
+        """Return an error message for each store that a running server uses or may use.
 
         ``clocks`` contains the timestamps of both stores, read at the monotonic time ``began``. A server uses the store
-        if the timestamp has changed, or if the store contains records of servers.
+        if the timestamp has changed, or if the store contains records of servers. A server may use the store if the
+        store's clock is behind the timestamp.
         """
         if clocks != (None, None):
             time.sleep(max(0.0, self._options.watch - (time.monotonic() - began)))
@@ -342,8 +343,8 @@ class Migration:
                 return stored
             if stored.finished is None and not is_same:
                 raise StartRefused(
-                    f"The target belongs to another migration, of {stored.source}. Use another target, or empty the "
-                    f"target and release it: {RELEASE}"
+                    f"The target belongs to another migration, whose source is {stored.source}. Use another target, "
+                    f"or empty the target and release it: {RELEASE}"
                 )
             if stored.finished is None:
                 raise StartRefused(
@@ -367,8 +368,8 @@ class Migration:
         if DEPLOYMENT in self._projects or not _movable("", self._from.export(DEPLOYMENT, "", PAGE, now).items):
             return
         raise StartRefused(
-            "The source has records that belong to no project, such as data keys and tokens. Its projects need them. "
-            "To migrate these records too, add --project ''."
+            "The source has records that belong to no project, such as data keys and tokens. The projects "
+            "need these records. To migrate the records too, add --project ''."
         )
 
     def _note(self, record: TargetRecord) -> None:

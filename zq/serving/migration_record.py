@@ -17,7 +17,7 @@ DEPLOYMENT: Final = ""
 KIND: Final = "migration"
 TARGET: Final = DocumentRef(DEPLOYMENT, KIND, "target")
 SOURCE: Final = DocumentRef(DEPLOYMENT, KIND, "source")
-RELEASE: Final = "To let servers use it nevertheless: zq-server migrate --release, with the URI of this store."
+RELEASE: Final = "To let servers use this store, run zq-server migrate --release with its URI."
 
 
 class TargetRecord(Struct, frozen=True):
@@ -83,4 +83,4 @@ def check_served(documents: DocumentController, now: Seconds) -> None:
     source = read_source(documents, now)
     if source is not None:
         state = "is being moved" if source.finished is None else "was moved"
-        raise StartRefused(f"The data of this store {state} to {source.target}: serve that store. {RELEASE}")
+        raise StartRefused(f"The data of this store {state} to {source.target}. Use the target store. {RELEASE}")

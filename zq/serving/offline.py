@@ -26,7 +26,9 @@ def check_store(uri: str) -> int:
 
 
 def salvage_store(uri: str, to: str | None) -> int:
-    """Copy the readable data of a damaged store to a new store at ``to``. Return 0, or 1 if data is lost.
+    """Copy the readable data of a damaged store to a new store at ``to``.
+
+    Return 0, or 1 if data is lost or the new store is not consistent.
 
     Raises ``StartRefused`` if ``to`` is missing or the store is not an embedded store.
     """
@@ -78,7 +80,7 @@ def print_owner(uri: str) -> int:
     """Print which server owns a store in an object store. Return 0."""
     known = owner(uri)
     if known is None:
-        raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")
+        raise StartRefused(f"Only a store in an object store has an owner. Use a URI such as {OBJECT_STORE}.")
     for name, value in known.items():
         print(f"{name}: {value}")  # noqa: T201
     return 0

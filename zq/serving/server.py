@@ -258,7 +258,7 @@ def _rekey(chosen: Settings) -> int:
     print(f"The keys of {done['projects']} projects are encrypted with the first master key of the file.")  # noqa: T201
     if done["left"]:
         raise StartRefused(
-            f"{done['left']} of them have keys that are still encrypted with other master keys, because the file does "
+            f"{done['left']} projects have keys that are still encrypted with other master keys, because the file does "
             "not contain these master keys."
         )
     return 0

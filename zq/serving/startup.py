@@ -136,9 +136,9 @@ def check_exposure(chosen: Settings) -> list[str]:
         _reject_exposure(chosen)
     if server.engine == "gunicorn" and not (server.behind_proxy or is_loopback(server.bind)):
         raise StartRefused(
-            f"A slow client holds a gunicorn thread, so gunicorn must not listen on {server.bind} without a buffering "
-            "proxy. Put a proxy in front (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, "
-            "or use engine = granian."
+            f"A slow client occupies a gunicorn thread, so gunicorn must not listen on {server.bind} without a "
+            "buffering proxy. Put a proxy in front (etc/nginx.conf) and set [server] behind_proxy = true, bind to "
+            "127.0.0.1, or use engine = granian."
         )
     listener = Listener(server.bind, server.port, is_loopback(server.bind))
     warnings = [warning for section in SECTIONS for warning in section.check_exposure(chosen.of(section), listener)]

@@ -208,7 +208,7 @@ def _ask(
             if (status.version, status.supported) != (__version__, levels.supported()):
                 raise StartRefused(
                     f"The server runs zq {status.version}, which supports level {status.supported}, but this command "
-                    f"is of zq {__version__}. Restart the server with zq {__version__}, and repeat the command."
+                    f"belongs to zq {__version__}. Restart the server with zq {__version__}, and repeat the command."
                 )
             return ask_server(socket, finish=True) if finish else status
         except Unavailable:

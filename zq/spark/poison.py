@@ -121,8 +121,8 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
     """
     if "id" not in frame.columns:
         raise Invalid(
-            f"Stage {stage} marks rows in column {ERROR} but has no column id, which identifies their messages: its "
-            f"select must keep both id and {ERROR}."
+            f"Stage {stage} rejects rows in column {ERROR}, but has no column id, which identifies the messages. The "
+            f"select of the stage must keep both id and {ERROR}."
         )
     if not isinstance(frame.schema[ERROR].dataType, StringType):
         raise Invalid(f"Column {ERROR} of stage {stage} must be a string.")

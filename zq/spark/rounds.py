@@ -169,8 +169,8 @@ class RoundExecutor:
         """Run a round. If Spark or a stage fails, raise one of the exception types in ``FAILURES``.
 
         Args:
-            inlined: The messages of some claims as JSON, by claim name. The tasks request the messages of other claims
-                from the server.
+            inlined: The messages of some claims as JSON, by claim name. If a claim of the round is missing, the tasks
+                request all messages from the server.
             rejected: Called with the messages that a stage has rejected, as a mapping from message id to reason.
                 Returns the round without these messages.
             keep: Write the results to the sink. If false, compute and discard them.

@@ -168,7 +168,9 @@ def check_schema(schema: StructType, columns: Sequence[str], body: str) -> None:
     """Raise ``Invalid`` unless a user's schema has only known columns, in any order and with the right types."""
     for column in schema.fields:
         if column.name not in columns:
-            raise Invalid(f"The schema has a column {column.name}, but this source has {', '.join(columns)}.")
+            raise Invalid(
+                f"The schema has a column {column.name}, but this source has only the columns {', '.join(columns)}."
+            )
         if not column.nullable:
             raise Invalid(
                 f"Column {column.name} of the schema must not be NOT NULL, because the source may have nulls."

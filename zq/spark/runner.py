@@ -188,7 +188,7 @@ class Runner:
                 again = self._bury_poison(batch, error, again)
             else:
                 if batch.claims and not self._committed():
-                    raise self._failure("the server does not know its commit")
+                    raise self._failure("the server has no record of the round's commit")
                 return
 
     def _committed(self) -> bool:
@@ -218,8 +218,8 @@ class Runner:
         """
         if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
-                "the server keeps the results of a round only for stage_ttl seconds and has dropped these. Make the "
-                "rounds smaller (max_messages)"
+                "the server keeps the results of a round only for stage_ttl seconds, and has dropped the results of "
+                "this round. Make the rounds smaller (max_messages)"
             ) from error
         self._renew(batch.claims)
         if not self._buries or self._is_permission_error(error):

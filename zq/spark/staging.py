@@ -113,7 +113,7 @@ class StagingWriter:
             raise StageNotFound(f"{error} A batch must complete within stage_ttl seconds.") from None
         if done.replayed and client.committed(producer).batch > batch:
             raise Invalid(
-                f"Producer {producer} has committed batches after {batch}, so nothing of this batch was stored. "
+                f"Producer {producer} has committed batches after {batch}, so no message of this batch was stored. "
                 "Another query or an earlier checkpoint uses the same producer. Use a different producer for each."
             )
         return done
@@ -173,7 +173,8 @@ class BatchWriter(StagingWriter, DataSourceArrowWriter):
         if done.replayed and done.published != count:
             raise Invalid(
                 f"A job with idempotencyKey {self.options.producer} has already stored {done.published} messages, but "
-                f"this job has {count}. None of them were stored. Use another key for other data."
+                f"this job has {count}. None of this job's messages were stored. Use a different key "
+                "for different data."
             )
 
     def abort(self, messages: list[StageResult | None]) -> None:  # type: ignore[override]

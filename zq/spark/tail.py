@@ -170,8 +170,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone = self.log.first(start["after"]) != start["after"] + 1
         if gone:
             raise MessagesLost(
-                f"{self._retention()}, but the stream last read them {now - start['seen']} seconds ago. Messages after "
-                f"position {start['after']}, up to position {found.end}, may have been lost. {CONTINUE_HINT}"
+                f"{self._retention()}, but the stream last read the queue {now - start['seen']} seconds ago. Messages "
+                f"after position {start['after']}, up to position {found.end}, may have been lost. {CONTINUE_HINT}"
             )
 
     def _check_repeated(self, start: Offset, end: Offset) -> None:
@@ -190,8 +190,8 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             risky = not start["after"]  # after any other position, the log itself reports gaps
         if rows < end["rows"] and risky:
             raise MessagesLost(
-                f"A repeated batch had {end['rows']} messages after {start['after']}, and {rows} are left. "
-                f"{CONTINUE_HINT}"
+                f"A repeated batch had {end['rows']} messages after position {start['after']}, but now has only "
+                f"{rows}. {CONTINUE_HINT}"
             )
 
     def _check_queue(self, start: Offset) -> None:

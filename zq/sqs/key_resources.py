@@ -127,7 +127,7 @@ class SqsKeyItem(_Keys):
 
 def _check_actions(actions: list[str] | None) -> list[str] | None:
     if actions is not None and (not actions or not OPERATIONS.keys() >= set(actions)):
-        raise Invalid("actions must be null, for all operations, or a list of at least one, such as SendMessage.")
+        raise Invalid("actions must be a list of one or more operations, such as SendMessage, or null for all of them.")
     return actions
 
 

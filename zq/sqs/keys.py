@@ -209,7 +209,8 @@ class SqsKeys:
     def _encrypt(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
         if not self._masters:
             raise Invalid(
-                f'The secret cannot be encrypted, because {KEY_FILE} is not set. Set it, or send "plain": true.'
+                f"The secret cannot be encrypted, because {KEY_FILE} is not set. Set this option, or send "
+                '"plain": true to store the secret unencrypted.'
             )
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

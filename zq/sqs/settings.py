@@ -73,11 +73,12 @@ def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
     if not (listener.is_loopback or options.auth_none_anywhere):
         raise StartRefused(
             f"[sqs] auth is none, so --bind {listener.host} would let everyone who reaches this machine read and "
-            "delete all messages by SQS. Bind to 127.0.0.1, or accept it with [sqs] auth_none_anywhere = true."
+            "delete all messages through the SQS API. Bind to 127.0.0.1, or allow this access with [sqs] "
+            "auth_none_anywhere = true."
         )
     return [
         f"[sqs] auth is none: everyone who reaches {listener.host}:{listener.port} can read and delete all messages "
-        "by SQS, as any account."
+        "through the SQS API, as any account."
     ]
 
 

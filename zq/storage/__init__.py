@@ -208,4 +208,4 @@ def _scheme(uri: str) -> str:
     try:
         return store_uri.split(uri).scheme
     except ValueError:  # for example, brackets without an IPv6 address
-        raise StartRefused("The store's URI cannot be read.") from None
+        raise StartRefused("The store's URI is not valid.") from None

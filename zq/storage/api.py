@@ -140,7 +140,7 @@ class MessageController(Protocol):
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 
-        After an error, nothing is stored. Idempotency keys are checked before the metadata.
+        After one of the following errors, nothing is stored. Idempotency keys are checked before the metadata.
 
         Raises:
             QueueNotFound: The queue is missing, and ``create`` is False.

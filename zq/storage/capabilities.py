@@ -108,7 +108,7 @@ class ParcelController(Protocol):
         - The caller imports the parcels in the order of the export.
         - Items that already exist are ignored. Items that have expired at ``now`` may be omitted.
         - Counters never decrease, so later messages get higher sequences.
-        - The items of one type and one queue in ``parcels`` are stored atomically.
+        - All messages of one queue in ``parcels`` are stored atomically, and so are its history entries.
 
         Raises ``Invalid`` if the store cannot store an item. This error also occurs if the store has not yet removed
         all data of a deleted queue, and the import contains a queue of the same name.
@@ -123,10 +123,10 @@ class ParcelController(Protocol):
         ...
 
     def last_clock(self) -> Seconds | None:
-        """Return the time that is stored in the store. Running servers update this time every few seconds.
+        """Return the time that is stored in the store, without updating it.
 
-        If the store has no time, return 0. If only one process can open the store, return None, because no server can
-        then be running.
+        Running servers update this time every few seconds. If the store has no time, return 0. If only one process can
+        open the store, return None, because no server can then be running.
         """
         ...
 
@@ -257,15 +257,15 @@ class TransactionController(Protocol):
         commit is decided by this call, but stays *open* (``CommitResult.open``) until ``continue_commit`` has completed
         it. While a commit is open:
 
-        - The claims do not expire. A deletion of a message of these claims raises ``MessageClaimed``, even if the
-          caller holds the claim.
+        - The claims do not expire. A deletion with the argument ``claims`` raises ``MessageClaimed`` for a message of
+          these claims, even if the caller holds the claim.
         - The stages are invisible to all other operations.
 
         **Repeated requests.** Each commit of a producer has a batch number. If the producer's last commit is open, the
         operation only returns the result of that commit. If the batch number is not above the producer's last one, the
         operation returns the counts of the last commit with ``replayed`` set, and deletes the stages of the request.
 
-        After an error, nothing has changed.
+        After one of the following errors, nothing has changed.
 
         Raises:
             StageNotFound: A stage to publish does not exist.
@@ -335,11 +335,11 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
-        The slice starts after the sequence ``after``. It may include expired messages, which the caller filters out.
-        The driver stops adding batches when one of these conditions is met:
+        Each batch has a message above the sequence ``after``. It may also have expired messages and messages up to
+        ``after``, which the caller filters out. The driver stops adding batches when one of these conditions is met:
 
         - The slice has at least ``limit`` messages.
-        - With the next batch, the bodies would exceed a megabyte.
+        - With the next batch, the bodies would exceed a megabyte. The first batch may be larger.
         - The search has skipped many batches of other topics.
 
         If the pattern is a single topic, the cost depends on that topic only.

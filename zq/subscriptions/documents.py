@@ -5,7 +5,7 @@ If a queue has active subscriptions, its metadata contains the key ``MARK``. Eac
 this key, so that posts to the queue notify its subscribers.
 
 A delivery worker copies the messages of a project's topics to subscriptions, up to a position called the fan-out
-cursor. Each change of a topic's subscriptions gives this cursor a new version.
+cursor. Each change that leaves a topic with subscriptions gives this cursor a new version.
 """
 
 from collections.abc import Callable

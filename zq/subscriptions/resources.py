@@ -226,7 +226,7 @@ class DeliveryRedrive:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
         if terms.to is not UNSET:
-            raise Invalid("to must not be given: deliveries go back to their subscription.")
+            raise Invalid('The field "to" must not be given: deliveries go back to their subscription.')
         limit = None if terms.limit is UNSET else terms.limit
         redriven = self._deliveries.redrive(_source(req, self._kind), subscription, limit)
         req.context.messages = redriven.moved

@@ -77,7 +77,7 @@ class Trusts:
         """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
-            raise Invalid("The subscription has no trust.")
+            raise Invalid("The subscription has no Keystone trust.")
         session = self._middleware._session
         try:
             plugin = self._plugin(trust)

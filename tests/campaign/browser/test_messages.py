@@ -175,7 +175,7 @@ def test_a_message_that_left_is_followed(client: Client, watch: Watch) -> None:
     expect(page.locator(".facts")).to_contain_text("ready")
     other.delete_message(id)
     watch.open(f"{MAIL}?m={id}")
-    expect(page.get_by_text("The message has finished")).to_be_visible()
+    expect(page.get_by_text("The message is finished")).to_be_visible()
     expect(page.locator(".timeline")).to_contain_text("deleted")
     page.get_by_role("link", name="the history of other").click()
     page.locator("tbody button").first.click()

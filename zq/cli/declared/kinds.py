@@ -90,7 +90,7 @@ class Kind(ABC, Generic[D, A]):
     def create(self, name: str) -> Json:
         """Create a declared object and return its secrets, which the command shows once.
 
-        Implementations must accept an existing object, which an interrupted run may have created.
+        If an earlier run was interrupted, the object may already exist.
         """
 
     @abstractmethod
@@ -236,7 +236,8 @@ class Queues(_Resources):
     def deletion_order(self, actual: dict[str, ActualResource]) -> list[str]:
         """Return the queues to prune, each before its dead-letter queue.
 
-        A dead-letter queue of a declared queue is not pruned, because the server would create it again.
+        If a declared queue uses a dead-letter queue, directly or through other dead-letter queues, the dead-letter
+        queue is not pruned, because the server would create it again.
         """
         stored = self.export(actual)
         kept = {*targets_first({**stored, **self.declared}, self.declared)}

@@ -82,7 +82,8 @@ class PoolSettings(Struct, frozen=True):
     Attributes:
         virtual: Whether the catalogue also stores new queues that match no pool.
         moves: Whether the server moves queues between pools and takes part in such moves.
-        hosts: The hosts that the URIs of pools may name, in lower case.
+        hosts: The hosts, with or without port, that the URIs of pools may name, in lower case. Entries such as
+            ``rocksdb:`` allow embedded pools.
         options: The driver options by URI scheme.
     """
 

@@ -53,8 +53,8 @@ class GroupSlice(NamedTuple):
         """Return the head of the group (its first unexpired message) after the claims and pops of a transaction.
 
         ``claimed`` maps the ``_id`` of each claimed message to its new document. ``popped`` has the ``_id`` of each
-        popped message. If the group is empty, return None. If all messages that were read are gone but the group has
-        further messages, return ``last`` with the available-at ``now``.
+        popped message. If the group is empty, return None. If the head may be a message that was not read, return
+        ``last`` with the available-at ``now``.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]

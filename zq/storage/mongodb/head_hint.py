@@ -48,7 +48,7 @@ class HeadHint:
             return head, skip, self._invalidations
 
     def update(self, first: int, token: int, *, searched_all: bool) -> None:
-        """Set the hint after a search, unless the hint was invalidated since ``get_start`` returned ``token``.
+        """Set the hint after a search, unless the hint was invalidated after ``token`` was returned.
 
         ``first`` is the available-at of the first message that the search has found, in milliseconds. If
         ``searched_all`` is true, the search started at the beginning of the index, and the hint's validity is renewed.

@@ -51,7 +51,7 @@ class SequencesNotReserved(TransactionAborted):
 
 
 class Lane:
-    """The lane of one process: a document that each transaction with posts writes first.
+    """The lane of one process: a document that each transaction with drawn sequences writes first.
 
     Only one of these transactions can therefore be open at a time.
 

@@ -152,8 +152,8 @@ class OpenPosts:
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
         """Read the queue's document and the lanes at the time ``after`` or later, and return the limits of a page.
 
-        Ranges whose transactions have ended are not in the result. A page that is read with the result's ``committed``
-        includes the messages of these transactions.
+        Ranges whose transactions are known to have ended are not in the result. A page that is read with the result's
+        ``committed`` includes the messages of these transactions.
         """
         conditions: BsonDocument = {"$or": [{"_id": key.counter}, LANES]}
         found, committed = self._client.view(conditions, "_id_", after or self._time)

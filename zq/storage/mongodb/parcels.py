@@ -94,7 +94,10 @@ class ParcelController:
                 elif kind is BatchParcel:
                     self._adopt_batches(topic_log.key(project), only(BatchParcel, its))
                 elif kind is QueueParcel and (name := self._find_deleted(project, only(QueueParcel, its))):
-                    raise Invalid(f"The queue {name!r} was deleted in this store, which would hide its items.")
+                    raise Invalid(
+                        f"The queue {name!r} was deleted in this store. The deletion would hide the queue's imported "
+                        "items."
+                    )
                 elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
                     self._client.update(statements)
 

@@ -43,7 +43,7 @@ class Objects(Protocol):
     """Whether at most one of several concurrent calls of ``put_new`` succeeds."""
 
     def put(self, name: str, value: bytes) -> bool:
-        """Store the value, and return True. Return False if a concurrent write with a later timestamp prevails."""
+        """Store the value, and return True. Return False if another write with a later timestamp prevails."""
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:

@@ -159,8 +159,8 @@ def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | No
     ]
     if not fitting and kept.removed:
         raise StartRefused(
-            "The store can no longer be restored to this time or position, because the log for it is older than "
-            "the option keep of [storage:object] and was deleted."
+            "The store can no longer be restored to this time or position: the log of that period is older than "
+            "[storage:object] keep, and was deleted."
         )
     return fitting[-1] if fitting else None
 

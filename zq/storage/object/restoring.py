@@ -53,8 +53,8 @@ def read_epoch(
     If ``last`` is None, the log ends before the first missing record. The owner has acknowledged all records up to
     ``acknowledged``.
 
-    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it precedes ``last`` or was
-    acknowledged.
+    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it is at or before ``last`` or
+    was acknowledged.
     """
     before: int | None = None
     for record in read_records(objects, epoch, base, last, acknowledged, by_position):
@@ -78,8 +78,8 @@ def read_records(
     If ``last`` is None, the log ends before the first missing record. ``acknowledged`` is the last position that is
     known to be acknowledged. If ``by_position`` is true, all epochs use the same sequence of object names.
 
-    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it precedes ``last`` or was
-    acknowledged.
+    Raises ``StoreDamaged`` if a record is damaged, out of order, or missing although it is at or before ``last`` or
+    was acknowledged.
     """
     with ThreadPoolExecutor(READ_AHEAD, "zq-restore") as readers:
         while last is None or base < last:

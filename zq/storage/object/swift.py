@@ -226,7 +226,9 @@ class _V3:
             and self._region in ("", endpoint.get("region_id"), endpoint.get("region"))
         ]
         if not endpoints:
-            raise ObjectStoreRejection("Keystone's catalog has no object store for these environment variables.")
+            raise ObjectStoreRejection(
+                "Keystone's catalog has no object store with the interface and region of the environment variables."
+            )
         return Account(endpoints[0].rstrip("/"), reply.headers["x-subject-token"])
 
 

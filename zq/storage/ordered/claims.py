@@ -356,7 +356,7 @@ def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> l
     The result does not include messages that a transaction commit in progress will delete.
 
     Raises ``LongScan`` if the claim has more than ``MAX_INLINE`` messages and the caller runs on the event loop's
-    thread. The caller must then call this function again on a worker thread.
+    thread. The HTTP server then repeats the operation on a worker thread.
     """
     if state is None:
         return []

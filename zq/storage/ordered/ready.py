@@ -47,9 +47,9 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    The search skips a bounded number of expired messages, which a background thread then removes. It also skips
-    unreadable messages, so that damaged data does not stop the queue. Raises ``StoreDamaged`` if all messages found are
-    unreadable.
+    The search skips a bounded number of expired messages. Unless lazy expiry is disabled, a background thread then
+    removes them. The search also skips unreadable messages, so that damaged data does not stop the queue. Raises
+    ``StoreDamaged`` if all messages found are unreadable.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, max_bytes)

@@ -170,12 +170,13 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
         if ahead > timedelta(seconds=max_jump):
             raise StartRefused(
                 f"This machine's clock says {today}, {ahead.days} days after the store was last in use ({then}). If "
-                "the clock is right, start once with --force-clock. If not, correct it: messages would expire."
+                "the clock is right, start once with --force-clock. If the clock is wrong, correct it; otherwise "
+                "messages would expire."
             )
         if ahead < timedelta(milliseconds=-STEP_BACK_MS):
             raise StartRefused(
-                f"This machine's clock says {today}, but the store was in use at {then}. Correct the clock. If it is "
-                "right now and was wrong then, start once with --force-clock."
+                f"This machine's clock says {today}, but the store was in use at {then}. Correct the clock. If the "
+                "clock is correct now and was wrong at that time, start once with --force-clock."
             )
         _restore_offset(store, clock)
     clock.seen = min(seen, now + STEP_BACK_MS) / 1000

@@ -120,7 +120,7 @@ class Bindings:
 
         - The pool ``preferred_pool``, if it is given.
         - The pool of a related queue. A hidden queue (an internal queue of a feature) shares a pool with the queue that
-          it serves.
+          it serves. All other hidden queues are in the default pool.
         - The default pool, if the queue already exists.
         - A pool of the flavor ``flavor``, chosen by weight.
 

@@ -328,5 +328,8 @@ class Transactions(Controller):
         apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
         if apart:
             pools = ", ".join(f"the queue {name} in {describe(pool)}" for name, pool in sorted(places.items()))
-            raise PoolsApart(f"A commit can only settle claims of queues in the default pool. It names {pools[:900]}.")
+            raise PoolsApart(
+                "A commit can only settle claims of queues in the default pool. This commit settles claims of "
+                f"{pools[:900]}."
+            )
         return self._catalogue.transactions.commit(commit, now, bounds)

@@ -54,7 +54,7 @@ def parse(uri: str) -> Address:
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise StartRefused(
-            "The URI of the Redis store cannot be read: write IPv6 addresses in brackets, and options after the ? as "
+            "The URI of the Redis store is not valid: write IPv6 addresses in brackets, and options after the ? as "
             "NAME=VALUE, separated by &."
         ) from error
     _check_known(options, parts.scheme)

@@ -77,8 +77,8 @@ class ParcelController:
         unknown = self._tags() - {_tag(project) for project in projects}
         if unknown:
             raise StartRefused(
-                f"The store has data of {len(unknown)} projects whose names it does not record, because they have no "
-                "queues. Name all projects: --project NAME, and --project '' for tokens and pools."
+                f"The store has data of {len(unknown)} projects without queues, and does not record the names of such "
+                "projects. Name all projects: --project NAME, and --project '' for tokens and pools."
             )
         return sorted(projects)
 

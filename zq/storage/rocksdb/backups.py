@@ -91,7 +91,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> New
         except FileNotFoundError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise StartRefused(
-                f"{error.filename} disappeared while it was copied. Was the server restarted?"
+                f"{error.filename} disappeared while it was being copied. Was the server restarted?"
             ) from error
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
@@ -196,7 +196,7 @@ def _locked(target: Path) -> Iterator[None]:
 def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
     """Write the files and the manifest of a backup to the folder ``partial``, and sync them to disk.
 
-    ``known`` has the files of earlier backups by name, size and hash. A file in ``known`` is linked, not copied.
+    ``known`` has the files of earlier backups by name, size and hash. A file in ``known`` is linked if possible.
     """
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):

@@ -53,7 +53,9 @@ def find_folder(path: Path) -> Path:
     """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if it is not writable."""
     folder = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise StartRefused(f"The store {path} cannot be opened: {folder} is not a directory that this user can write.")
+        raise StartRefused(
+            f"The store {path} cannot be opened: {folder} is not a directory to which this user can write."
+        )
     return folder
 
 

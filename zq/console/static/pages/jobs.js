@@ -21,7 +21,7 @@ export function Jobs() {
     <p class="quiet">The state of batch jobs. A commit publishes the staged messages of a job and deletes its claimed messages, atomically.</p>
     <h2>Producers</h2>
     <${List} member="commits" name="Producers" columns=${["Producer", "#Last batch", "#Published", "#Deleted", "State", "#Committed"]} Row=${Producer}
-      title="No commits" hint="A producer appears after its first POST /v2/commits and is kept for producer_ttl after its last one." />
+      title="No commits" hint="A producer appears after its first POST /v2/commits and is kept for producer_ttl after its last commit." />
     <h2>Fences</h2>
     <${List} member="fences" name="Fences" columns=${["Fence", "#Epoch", "#Issued"]} Row=${Fence}
       title="No fences" hint="POST /v2/fences/{name} returns the next epoch. Requests with an older epoch are rejected." />

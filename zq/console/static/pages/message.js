@@ -56,8 +56,8 @@ function Elsewhere({ route, queue, id }) {
   const { queue: name, state, message } = found.value;
   const finished = state === "finished";
   const href = to(route.project, name, finished ? { state: "history" } : { m: id, state: state === "ready" ? "" : state });
-  return html`<${Empty} title=${finished ? "The message has finished" : "The message is in another queue"}>
-      <p>${finished ? `It was ${visible(message.outcome).replace("_", "-")}: see ` : `It is ${state} in `}<a href=${href}>${finished ? `the history of ${visible(name)}` : visible(name)}</a>.</p>
+  return html`<${Empty} title=${finished ? "The message is finished" : "The message is in another queue"}>
+      <p>${finished ? `The message was ${visible(message.outcome).replace("_", "-")}: see ` : `The message is ${state} in `}<a href=${href}>${finished ? `the history of ${visible(name)}` : visible(name)}</a>.</p>
     </${Empty}>
     <${Facts} message=${message} queue=${name} state=${state} />
     ${(finished || name !== queue) && html`<${Whole} key=${id} message=${message} path=${path} member="message" />`}`;

@@ -32,8 +32,8 @@ const ASIDE = ["Available in", "Size", "Holder", "Body"];
 
 /** The states that have a tab, and what the tab says. */
 export const STATES = {
-  ready: "Ready messages, next to be claimed first.",
-  delayed: "Delayed messages, next to become ready first.",
+  ready: "Ready messages, in the order in which consumers claim them.",
+  delayed: "Delayed messages, in the order in which they become ready.",
   claimed: "Claimed messages, oldest first.",
 };
 

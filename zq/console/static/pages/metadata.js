@@ -87,7 +87,7 @@ function Free({ text, change }) {
 function judged(known, texts, free) {
   const faulty = Object.keys(known.fields).filter((name) => wrong(texts[name], known.fields[name]));
   if (faulty.length) return { changes: [], why: `Correct these fields first: ${faulty.join(", ")}.` };
-  if (!isObject(free)) return { changes: [], why: "Custom keys must be in a JSON object." };
+  if (!isObject(free)) return { changes: [], why: "Custom keys must form a JSON object." };
   const changes = changed(known, texts, free);
   return { changes, why: changes.length ? "" : "Nothing has changed." };
 }

@@ -56,7 +56,7 @@ function Tiles({ found }) {
 }
 
 function Wrong({ value }) {
-  const off = Math.abs(value.clock_offset) > CLOCK_OFF && `A server's clock differs from the store's by ${age(Math.abs(value.clock_offset))}.`;
+  const off = Math.abs(value.clock_offset) > CLOCK_OFF && `A server's clock differs from the store's clock by ${age(Math.abs(value.clock_offset))}.`;
   const behind = value.sweep_lag > SWEEP_BEHIND && `Removal of expired messages is ${age(value.sweep_lag)} behind.`;
   const partial = !value.complete && "The store has too many queues, so the figures cover only some of them.";
   const sentences = [off, behind, partial].filter(Boolean);

@@ -136,7 +136,7 @@ function Terms({ topic, form, change, limits, metadata }) {
       <input type="text" autocomplete="off" spellcheck=${false} placeholder=${'{"kind": "invoice"}'} value=${form.attributes} onInput=${(event) => change({ attributes: event.target.value })} />
     </label>
     <p class="quiet">
-      ${limits && `The time to live must be between ${age(limits.min_message_ttl)} and ${age(limits.max_message_ttl)}. If it is empty, the default of the ${topic ? "topic" : "queue"} applies. `}
+      ${limits && `The time to live must be between ${age(limits.min_message_ttl)} and ${age(limits.max_message_ttl)}. If the field is empty, the default of the ${topic ? "topic" : "queue"} applies. `}
       ${!topic && !delayed && "This queue does not delay messages."}
     </p>`;
 }

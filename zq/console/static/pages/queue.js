@@ -90,7 +90,7 @@ function Words({ project, metadata }) {
   const kept = metadata._history_ttl;
   return html`<p class="words">
     Messages expire after ${age(metadata._default_message_ttl)} by default${delay > 0 && ` and are delayed by ${age(delay)}`}.${" "}
-    ${dead && most !== null && most !== undefined && most >= 0 && html`After ${several(most, "claim")}, they move to ${link(dead)}. `}
+    ${dead && most !== null && most !== undefined && most >= 0 && html`After ${several(most, "claim")}, messages move to ${link(dead)}. `}
     ${dead && (most === null || most === undefined) && html`Buried messages move to ${link(dead)}. `}
     ${metadata._redelivery_delay > 0 && `Released messages are delayed by ${age(metadata._redelivery_delay)}. `}
     ${kept > 0 ? `The history keeps finished messages for ${age(kept)}.` : "Finished messages are not kept."}

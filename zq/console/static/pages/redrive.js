@@ -27,7 +27,7 @@ export function Redrive({ route, dead, sources, done }) {
 function Choice({ queue, dead, within, set }) {
   const choice = (value, text) => html`<label class="check"><input type="radio" name="what" checked=${within === value} onChange=${() => set(value)} /><span>${text}</span></label>`;
   return html`<fieldset><legend>Dead letters to redrive</legend>
-    ${choice(false, `From ${visible(queue)}, now in ${visible(dead)}`)} ${choice(true, `From other queues, now in ${visible(queue)}`)}
+    ${choice(false, `Dead letters from ${visible(queue)}, now in ${visible(dead)}`)} ${choice(true, `Dead letters from other queues, now in ${visible(queue)}`)}
   </fieldset>`;
 }
 
