@@ -16,6 +16,7 @@ from zq.model import (
     Commit,
     CommitResult,
     Draft,
+    Grouping,
     HistoryEntry,
     IdempotencyKey,
     KnownWork,
@@ -26,6 +27,7 @@ from zq.model import (
     Stats,
     UnfinishedCommit,
 )
+from zq.model.documents import Guard
 from zq.model.parcels import Parcel
 from zq.model.quotas import Work, WorkCount
 from zq.model.stats import Snapshot
@@ -75,6 +77,9 @@ class ParcelController(Protocol):
     """The operations that move a project to another store, as exported items called parcels; see ``zq.model.parcels``.
 
     During a move, no other operation may change the project or, if only queues move, these queues.
+
+    A guarded operation compares the document of its ``Guard`` and takes effect in one atomic step. If the document has
+    another value, the operation changes nothing and raises ``Fenced``. The value is the fencing token of a mover.
     """
 
     def projects(self) -> Sequence[str]:
@@ -99,13 +104,24 @@ class ParcelController(Protocol):
         """
         ...
 
-    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
         """Store parcels (exported items of another store) with their ids, sequences, positions and times.
 
         Parcels must be adopted in the order of the export. Items that already exist are ignored. Items that have
         expired at ``now`` may be omitted. Counters never decrease, so later messages get higher sequences. Items of one
-        kind and one queue are stored atomically if they are from one page. Raises ``Invalid`` if the store cannot store
-        an item, or would hide it because a queue of the same name was deleted.
+        kind and one queue are stored atomically if they are from one page. Each of these steps checks ``guard``. Raises
+        ``Invalid`` if the store cannot store an item, or would hide it because a queue of the same name was deleted.
+        """
+        ...
+
+    def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
+        """Create the queue as ``QueueController.create`` does, if the guard permits it."""
+        ...
+
+    def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
+        """Delete the queue, if the guard permits it. Return True if the queue is now missing.
+
+        If ``sequence`` is given and differs from the queue's last sequence, delete nothing and return False.
         """
         ...
 
