@@ -21,21 +21,45 @@ from tests.stores import Stores
 from zq.clock import StoreClock
 from zq.conformance.builders import Scene, make_key
 from zq.core.redelivery import Redelivery
-from zq.errors import ClaimNotFound, MoveNotFound, MoveRefused, PoolNotFound, QueueMoving, QueueNotFound, Unavailable
+from zq.errors import (
+    ClaimNotFound,
+    MoveNotFound,
+    MoveRefused,
+    PoolNotFound,
+    PoolsApart,
+    QueueMoving,
+    QueueNotFound,
+    Unavailable,
+)
+from zq.model import Move as MessageMove
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
 from zq.model.parcels import facts
-from zq.model.pools import Freeze, Pool, binding_ref, flavor_ref, pool_ref
+from zq.model.pools import (
+    ACTIVE,
+    FREEZE,
+    TOKEN,
+    Freeze,
+    Pool,
+    binding_ref,
+    flavor_ref,
+    freeze_ref,
+    index_ref,
+    pool_ref,
+    token_ref,
+)
 from zq.pools import mover as mover_module
 from zq.pools.mover import Lease, Mover, Server
-from zq.pools.moves import ACTIVE, Move, Moves
+from zq.pools.moves import Move, Moves
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage, freezes
+from zq.storage.pooling import bindings as bindings_module
 from zq.storage.pooling.bindings import Bindings
 
+DRIVERS = ("rocksdb", "redis", "mongodb")
 QUEUE = QueueRef("acme", "jobs")
 DEAD = QueueRef("acme", "dead")
 
@@ -173,7 +197,7 @@ def test_a_queue_moves_through_the_stores_of_all_drivers_and_back(tmp_path: Path
     with ExitStack() as opened:
         stores = Stores()
         opened.callback(stores.close)
-        uris = {name: stores.empty(name, tmp_path, "a") for name in ("rocksdb", "redis", "mongodb")}
+        uris = {name: stores.empty(name, tmp_path, "a") for name in DRIVERS}
         deployment = Deployment(opened, uris)
         member = deployment.member()
         fill(member)
@@ -252,7 +276,7 @@ def test_a_moving_queue_refuses_each_change_and_serves_reads(member: Member) -> 
     assert scene.one(message).id == message
     assert scene.stats().free == 1
     assert scene.at("other").take(1).messages
-    member.storage.relocation.unfreeze("m")
+    member.storage.relocation.unfreeze("m", member.storage.relocation.freeze_version("m"))
     assert scene.take(1).messages
 
 
@@ -564,6 +588,319 @@ def test_a_mover_without_its_lease_changes_nothing(deployment: Deployment, membe
     assert member.moves.get("a", requested.id).phase == "waiting"
     other.mover.run_round()
     assert member.moves.get("a", requested.id).phase == "done"
+
+
+# Paused servers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", *(pytest.param(name, marks=pytest.mark.slow) for name in DRIVERS)])
+def paused(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    """Pool ``a`` in a store of each driver, and pool ``b`` in memory."""
+    with ExitStack() as opened:
+        uri = "memory:a"
+        if request.param != "memory":
+            for program in {"mongodb": ["mongod"], "redis": ["valkey-server"]}.get(request.param, []):
+                need(program)
+            stores = Stores()
+            opened.callback(stores.close)
+            uri = stores.empty(request.param, tmp_path, "a")
+        yield Deployment(opened, {"a": uri, "b": "memory:b"})
+
+
+def after_call(monkeypatch: pytest.MonkeyPatch, target: object, name: str, pause: Callable[[], object]) -> None:
+    """Call ``pause`` after the next call of the method, as if the server was paused there."""
+    method = getattr(target, name)
+
+    def paused(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(target, name, method)
+        found = method(*given, **named)
+        pause()
+        return found
+
+    monkeypatch.setattr(target, name, paused)
+
+
+def take_over(deployment: Deployment, other: Member) -> None:
+    expire_lease(deployment)
+    other.mover.run_round()
+    reclaim(deployment)
+
+
+def forget(deployment: Deployment, member: Member) -> None:
+    """Let the record of a paused process expire."""
+    freezing = member.storage.relocation._freezes
+    freezing._stopping.set()
+    assert freezing._thread is not None
+    freezing._thread.join(10)
+    deployment.catalogue.documents.delete(freezing._ref, deployment.catalogue.now())
+
+
+def retry_now(monkeypatch: pytest.MonkeyPatch, member: Member) -> None:
+    """Let the member repeat failed copies without a delay."""
+    later = member.storage.now() + 60
+    monkeypatch.setattr(member.mover, "_clock", SimpleNamespace(now=lambda: later))
+
+
+@pytest.mark.parametrize("call", ["adopt", "issue_token"])
+def test_a_late_copy_does_not_restore_deleted_messages(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Another server completes the move, and consumers delete the messages in the new pool."""
+    member, other = paused.member(), paused.member()
+    member.scene().post(5)
+    requested = member.request("a")
+    store: Any = member.storage.relocation.store("a")
+
+    def complete() -> None:
+        take_over(paused, other)
+        other.storage.relocation._freezes.refresh()
+        assert len(other.scene().pop()) == 5
+
+    before_call(monkeypatch, store.parcels if call == "adopt" else member.storage.relocation, call, complete)
+    member.mover.run_round()
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    assert other.scene().walk() == []
+
+
+def test_a_late_deletion_of_a_failed_copy_spares_a_queue_that_has_moved(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mover is paused in the phase ``reverting``, and the next attempt of another server succeeds."""
+    monkeypatch.setattr(mover_module, "PAGE", 2)
+    member, other = paused.member(), paused.member()
+    ids = sorted(member.scene().post(5))
+    requested = member.request("a")
+    store: Any = member.storage.relocation.store("a")
+    relocation, adopt = member.storage.relocation, store.parcels.adopt
+    pages: list[object] = []
+
+    def failing(*given: Any) -> None:
+        pages.append(given)
+        if len(pages) == 2:
+            raise Unavailable
+        adopt(*given)
+
+    def complete() -> None:
+        take_over(paused, other)
+        retry_now(monkeypatch, other)
+        take_over(paused, other)
+        assert other.moves.get("a", requested.id).phase == "done"
+
+    monkeypatch.setattr(store.parcels, "adopt", failing)
+    before_call(monkeypatch, relocation, "release", lambda: after_call(monkeypatch, store.queues, "get", complete))
+    member.mover.run_round()
+    assert len(pages) > 2
+    assert sorted(message.id for message in other.scene().walk()) == ids
+
+
+@pytest.mark.parametrize("call", ["get", "release"])
+def test_a_late_deletion_in_the_former_pool_spares_a_queue_that_has_returned(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The mover is paused in the phase ``cleaning``, and another server moves the queue back."""
+    member, other = paused.member(), paused.member()
+    ids = sorted(member.scene().post(3))
+    assert member.move("a").phase == "done"
+    requested = member.request("b")
+    store, relocation = member.storage.relocation.store("a"), member.storage.relocation
+
+    def complete() -> None:
+        take_over(paused, other)
+        assert other.moves.get("b", requested.id).phase == "done"
+        assert other.move("a").phase == "done"
+
+    if call == "release":
+        before_call(monkeypatch, relocation, "release", complete)
+    else:
+        before_call(monkeypatch, relocation, "release", lambda: after_call(monkeypatch, store.queues, "get", complete))
+    member.mover.run_round()
+    reclaim(paused)
+    assert sorted(message.id for message in other.scene().walk()) == ids
+    assert paused.catalogue.documents.get(index_ref("a", QUEUE), paused.catalogue.now()) is not None
+
+
+LATE_CHANGES: dict[str, tuple[str, str, Callable[[Scene, str, str], object]]] = {
+    "post": ("messages", "post", lambda scene, _message, _claim: scene.at("jobs").post(1)),
+    "move": ("messages", "move", lambda scene, message, _claim: scene.move([message], "jobs")),
+    "settle": (
+        "claims",
+        "settle",
+        lambda scene, message, claim: scene.settle(claim, move=[MessageMove(message, "jobs")]),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", LATE_CHANGES)
+def test_a_late_message_does_not_vanish_in_the_former_pool(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A server is paused before its call of the store adds a message, and its record expires during the move."""
+    member, late = paused.member(), paused.member()
+    part, method, call = LATE_CHANGES[change]
+    for name in ("jobs", "other"):
+        late.scene(name).post(2)
+        assert member.move("a", name).phase == "done"
+    late.storage.relocation._freezes.refresh()
+    claim = late.scene("other").take(1)
+    free = next(message.id for message in late.scene("other").walk() if not message.claim)
+    message = claim.messages[0].id if change == "settle" else free
+    store = member.storage.relocation.store("a")
+
+    def complete() -> None:
+        forget(paused, late)
+        assert member.move("b").phase == "done"
+
+    before_call(monkeypatch, getattr(store, part), method, complete)
+    with suppress(PoolsApart, QueueMoving, Unavailable):
+        call(late.scene("other"), message, claim.id)
+    assert store.queues.get(QUEUE) is None
+    left = len(member.scene("other").walk()) + len(member.scene().walk())
+    assert left == 4 + (change == "post")
+
+
+@pytest.mark.parametrize("pool", ["", "a"], ids=["without a token", "with a token"])
+def test_a_late_creation_of_a_queue_in_its_former_pool_is_refused(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """The first post to a queue is paused, while another server creates the queue and moves it."""
+    member, late = paused.member(), paused.member()
+    store: Any = member.storage.relocation.store(pool)
+    if pool:
+        member.scene().post(1)
+        assert member.move(pool).phase == "done"
+        store.queues.delete(QUEUE)
+        reclaim(paused)
+        late.storage.relocation._freezes.refresh()
+    completed = []
+
+    def complete() -> None:
+        completed.append(pool)
+        forget(paused, late)
+        member.scene().post(2)
+        assert member.move("b").phase == "done"
+
+    before_call(monkeypatch, store.parcels, "create_queue", complete)
+    with suppress(QueueMoving, Unavailable):
+        late.scene().post(1)
+    assert completed
+    assert store.queues.get(QUEUE) is None
+    assert len(member.scene().walk()) in (2, 3)
+
+
+def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
+    paused: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused server moves messages into the queue after the mover has compared the copy."""
+    member = paused.member()
+    for name in ("jobs", "other"):
+        member.scene(name).post(2)
+        assert member.move("a", name).phase == "done"
+    member.storage.relocation._freezes.refresh()
+    [first, second] = sorted(message.id for message in member.scene("other").walk())
+    store = member.storage.relocation.store("a")
+    late = Scene(store, SimpleNamespace(now=store.now), QueueRef("acme", "other"))
+    before_call(
+        monkeypatch,
+        member.mover,
+        "_clean",
+        lambda: [
+            late.move([first], "jobs"),
+            before_call(monkeypatch, member.storage.relocation, "release", lambda: late.move([second], "jobs")),
+        ],
+    )
+    assert member.move("b").phase == "done"
+    assert store.queues.get(QUEUE) is None
+    moved = {message.id for message in member.scene().walk()}
+    assert len(moved) == 4
+    assert {first, second} < moved
+
+
+def test_an_old_copy_does_not_return_after_its_deletion_was_delayed(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former store fails, and meanwhile clients delete the queue and create it again."""
+    monkeypatch.setattr(bindings_module, "BINDING_RETENTION", 0.0)
+    member.scene().post(3)
+    store: Any = deployment.catalogue
+    requested = member.request("a")
+
+    def fail(*_: object) -> None:
+        raise Unavailable
+
+    with monkeypatch.context() as patched:
+        patched.setattr(member.storage.relocation, "release", fail)
+        member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "cleaning"
+    assert len(member.scene().pop()) == 3
+    with pytest.raises(MoveRefused, match="is in the move"):
+        member.request("b")
+    member.storage.queues.delete(QUEUE)
+    member.storage.maintain(store.now())
+    [message] = member.scene().post(1)
+    assert [one.id for one in member.scene().walk()] == [message]
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    assert store.queues.get(QUEUE) is None
+    assert [one.id for one in member.scene().walk()] == [message]
+    member.storage.queues.delete(QUEUE)
+    member.storage.maintain(store.now())
+    assert store.documents.get(binding_ref(QUEUE), store.now()) is None
+
+
+def test_a_late_end_of_a_freeze_does_not_end_the_freeze_of_the_next_attempt(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = deployment.member()
+    member.scene().post(3)
+    requested = member.request("a")
+    store: Any = member.storage.relocation.store("a")
+    before_call(monkeypatch, store.parcels, "adopt", lambda: raise_unavailable())
+
+    def repeat() -> None:
+        take_over(deployment, other)
+        assert other.moves.get("a", requested.id).phase == "waiting"
+        other.storage.relocation.freeze(requested.id, Freeze("acme", ["jobs"], "a"))
+
+    before_call(monkeypatch, member.storage.relocation, "unfreeze", repeat)
+    member.mover.run_round()
+    assert deployment.catalogue.documents.get(freeze_ref(requested.id), member.storage.now()) is not None
+    retry_now(monkeypatch, other)
+    take_over(deployment, other)
+    assert other.moves.get("a", requested.id).phase == "done"
+    assert list(deployment.catalogue.documents.list("", FREEZE, "", "", 9, member.storage.now()).items) == []
+
+
+def raise_unavailable() -> None:
+    raise Unavailable
+
+
+def test_a_mover_that_has_lost_its_lease_does_not_acquire_it_in_the_same_round(
+    deployment: Deployment, member: Member
+) -> None:
+    lease = member.mover._lease
+    assert lease.acquire()
+    lease.renew()
+    lease.check()
+    expire_lease(deployment)
+    lease.renew()
+    with pytest.raises(mover_module._LeaseLost):
+        lease.check()
+    lease.renew()
+    with pytest.raises(mover_module._LeaseLost):
+        lease.check()
+    assert lease.acquire()
+    lease.check()
+
+
+def test_each_store_of_a_moved_queue_keeps_only_a_fencing_token(deployment: Deployment, member: Member) -> None:
+    member.scene().post(1)
+    assert member.move("a").phase == "done"
+    assert member.move("b").phase == "done"
+    now = member.storage.now()
+    for store in (deployment.catalogue, *deployment.stores.values()):
+        [document] = store.documents.list("acme", TOKEN, "", "", 9, now).items
+        assert document.ref == token_ref(QUEUE)
 
 
 # Ends and refusals ---------------------------------------------------------------------------------------------------

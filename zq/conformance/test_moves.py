@@ -3,13 +3,15 @@
 
 import json
 import threading
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
-from zq.model import Draft, ListFilter, Move, new_ids
+from zq.errors import QueueNotFound
+from zq.model import Draft, ListFilter, Move, SettleResult, new_ids
 
 pytestmark = pytest.mark.pools
 
@@ -201,6 +203,29 @@ def test_a_move_creates_a_missing_queue(scene: Scene, way: str):
     assert made is not None
     assert made.metadata == b'{"a": 1}'
     assert scene.storage.queues.count(scene.queue.project) == 2
+
+
+def test_a_move_that_must_not_create_its_target_changes_nothing(scene: Scene, way: str):
+    """A call with such a move moves nothing, even to targets that exist. Once the target exists, the move succeeds."""
+    posted = scene.post(3)
+    scene.at("there").post(1)
+    moves = [Move(posted[0], "there", may_create=False), Move(posted[1], "missing", may_create=False)]
+    claim = scene.take(2, ttl=60) if way == "holder" else None
+
+    def work() -> Sequence[str] | SettleResult:
+        if claim is None:
+            return scene.storage.messages.move(scene.queue, moves, scene.now)
+        return scene.settle(claim.id, rest=True, move=moves)
+
+    with pytest.raises(QueueNotFound):
+        work()
+    assert not scene.at("missing").exists()
+    assert scene.at("there").stats().free == 1
+    assert ids_of(scene.walk()) == posted
+    scene.storage.queues.create(scene.at("missing").queue, b"{}")
+    assert work()
+    assert scene.at("there").stats().free == 2
+    assert scene.at("missing").claimable() == [posted[1]]
 
 
 def test_one_call_moves_into_several_queues(scene: Scene, way: str):

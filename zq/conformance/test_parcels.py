@@ -13,8 +13,8 @@ from zq.conformance.topic_builders import Log, entries
 from zq.core.redelivery import Redelivery
 from zq.errors import CommitRunning, DraftsRepeated, Fenced, Repeated
 from zq.model import Draft, Grouping, new_ids
-from zq.model.documents import DocumentRef
-from zq.model.parcels import MessageParcel, Parcel, QueueParcel, StoredItem, facts
+from zq.model.documents import DocumentRef, Guard
+from zq.model.parcels import DocumentParcel, MessageParcel, Parcel, QueueParcel, StoredItem, facts
 from zq.model.topics import Retention
 from zq.storage.capabilities import MigratableStorage, ParcelController
 
@@ -338,3 +338,86 @@ def test_a_project_with_any_item_is_listed(scene: Scene, parcels: ParcelControll
     fence.fence()
     scene.storage.documents.put(DocumentRef(record.queue.project, "topic", "a"), b"{}", scene.now)
     assert {one.queue.project for one in made} <= set(parcels.projects())
+
+
+def test_a_guarded_operation_with_an_outdated_token_changes_nothing(
+    scene: Scene, elsewhere: Scene, parcels: ParcelController
+) -> None:
+    """The token is the value of a document, which another server has replaced."""
+    fill_queue(scene)
+    pages = list(export(scene, parcels))
+    documents, token = scene.storage.documents, DocumentRef(elsewhere.queue.project, "token", "jobs")
+    guard = Guard(token, b"1")
+    documents.put(token, b"2", scene.now)
+    for page in pages:
+        for parcel in page:
+            if not isinstance(parcel, DocumentParcel):
+                with pytest.raises(Fenced):
+                    parcels.adopt(elsewhere.queue.project, [parcel], scene.now, guard)
+    assert not elsewhere.exists()
+    with pytest.raises(Fenced):
+        parcels.create_queue(elsewhere.queue, b"{}", Grouping.NONE, guard)
+    with pytest.raises(Fenced):
+        parcels.create_queue(elsewhere.queue, b"{}", Grouping.NONE, Guard(token, b""))
+    assert not elsewhere.exists()
+    elsewhere.post(3)
+    with pytest.raises(Fenced):
+        parcels.delete_queue(elsewhere.queue, guard)
+    assert elsewhere.stats().free == 3
+
+
+def test_a_guarded_operation_with_the_current_token_takes_effect(
+    scene: Scene, elsewhere: Scene, parcels: ParcelController
+) -> None:
+    """Without a token, the document must be missing; the operations keep it as it is."""
+    token = DocumentRef(elsewhere.queue.project, "token", "jobs")
+    made = scene.at("made", token.project)
+    assert parcels.create_queue(made.queue, b'{"a":1}', Grouping.FAIR, Guard(token, b""))
+    assert not parcels.create_queue(made.queue, b"{}", Grouping.NONE, Guard(token, b""))
+    queue = scene.storage.queues.get(made.queue)
+    assert queue is not None
+    assert (queue.metadata, queue.grouping) == (b'{"a":1}', Grouping.FAIR)
+    assert scene.storage.documents.get(token, scene.now) is None
+    assert parcels.delete_queue(made.queue, Guard(token, b""))
+    assert scene.storage.documents.put(token, b"1", scene.now, "")
+    [before] = scene.storage.documents.list(token.project, "token", "", "", 9, scene.now).items
+    guard = Guard(token, b"1")
+    fill_queue(scene)
+    after = ""
+    while (page := parcels.export_queue(scene.queue, after, 2, scene.now)).next is not None:
+        parcels.adopt(elsewhere.queue.project, page.items, scene.now, guard)
+        after = page.next
+    assert sum(elsewhere.counts()) == sum(scene.counts())
+    fresh = scene.at("fresh", elsewhere.queue.project)
+    assert parcels.create_queue(fresh.queue, b"{}", Grouping.NONE, guard)
+    fresh.post(2)
+    assert fresh.stats().free == 2
+    assert parcels.delete_queue(fresh.queue, guard)
+    assert parcels.delete_queue(fresh.queue, guard)
+    assert not fresh.exists()
+    assert scene.storage.documents.get(token, scene.now) == before
+
+
+def test_a_guarded_deletion_spares_a_queue_with_later_messages(
+    scene: Scene, elsewhere: Scene, parcels: ParcelController
+) -> None:
+    """It names the last sequence. An empty queue has one, too."""
+    token = DocumentRef(elsewhere.queue.project, "token", "jobs")
+    guard = Guard(token, b"")
+    for count in (0, 2):
+        queue = scene.at(f"late-{count}", elsewhere.queue.project)
+        assert parcels.create_queue(queue.queue, b"{}", Grouping.NONE, guard)
+        if count:
+            queue.post(count)
+        last = _last_sequence(queue, parcels)
+        [message] = queue.post(1)
+        assert not parcels.delete_queue(queue.queue, guard, last)
+        assert queue.one(message).id == message
+        assert parcels.delete_queue(queue.queue, guard, _last_sequence(queue, parcels))
+        assert not queue.exists()
+        assert parcels.delete_queue(queue.queue, guard, last)
+
+
+def _last_sequence(scene: Scene, parcels: ParcelController) -> int:
+    [queue] = [one for one in parcels.export_queue(scene.queue, "", 9, scene.now).items if isinstance(one, QueueParcel)]
+    return queue.counters.sequence

@@ -16,6 +16,16 @@ class DocumentRef(NamedTuple):
     name: str
 
 
+class Guard(NamedTuple):
+    """The condition of a guarded operation: the document ``ref`` of the same store has this value.
+
+    An empty value means that the document does not exist. The document must not have an expiry.
+    """
+
+    ref: DocumentRef
+    value: bytes
+
+
 class Document(Struct, frozen=True):
     """A stored document. ``version`` changes with every write, and is never reused for this name."""
 

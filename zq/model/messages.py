@@ -139,6 +139,8 @@ class Move(Struct, frozen=True):
     reason: str = ""
     keeps_age: bool = False
     """Whether the message keeps its age although the ttl restarts. A dead letter always does."""
+    may_create: bool = True
+    """Whether the store creates a missing target queue. Otherwise, the move raises ``QueueNotFound``."""
 
 
 class Outcome(StrEnum):

@@ -10,6 +10,9 @@
 | ("", "unbound", digest of queue) | an ``UnboundQueue``, until the binding of a deleted queue is removed |
 | ("", "pool-freeze", id of a move) | a ``Freeze``, while queues move to another pool |
 | ("", "pool-process", random) | a ``PoolProcess``, which expires unless the process renews it |
+| ("", "pool-move", digest of the pool/id) | a ``zq.pools.moves.Move`` |
+| ("", "pool-move-active", digest of the pool/id) | empty, while the move has not ended |
+| (project, "pool-token", queue) | in the store of a pool: the fencing token of the last mover, see ``token_ref`` |
 """
 
 from collections.abc import Iterator
@@ -29,6 +32,10 @@ BOUND: Final = "pool-queue"
 UNBOUND: Final = "unbound"
 FREEZE: Final = "pool-freeze"
 PROCESS: Final = "pool-process"
+MOVE: Final = "pool-move"
+# Documents that list the moves that have not ended. Their names are those of the moves.
+ACTIVE: Final = "pool-move-active"
+TOKEN: Final = "pool-token"  # noqa: S105 (the kind of a document)
 # The pool of queues in the configured store, which also holds the catalog.
 DEFAULT_POOL: Final = ""
 # Maximum length of a pool or flavor name and of a pool URI, in characters.
@@ -68,6 +75,14 @@ class Freeze(Struct, frozen=True):
     project: str
     queues: list[str]
     target: str = ""
+
+
+class MovingQueues(Struct, frozen=True):
+    """The queues of a move, and the time at which it ended. The document has further fields."""
+
+    project: str
+    queues: list[str]
+    ended: Seconds | None = None
 
 
 class PoolProcess(Struct, frozen=True):
@@ -124,6 +139,19 @@ def freeze_ref(move: str) -> DocumentRef:
 
 def read_freeze(document: Document) -> Freeze:
     return msgspec.json.decode(document.value, type=Freeze)
+
+
+def token_ref(queue: QueueRef) -> DocumentRef:
+    """Return the name of the document with the fencing token of the queue, in the store of a pool.
+
+    A mover replaces the token before it copies the queue to this store, or deletes it there. Each of these operations,
+    and each creation of the queue by a server, has a ``Guard`` with the token that was current before.
+    """
+    return DocumentRef(queue.project, TOKEN, queue.name)
+
+
+def read_moving(document: Document) -> MovingQueues:
+    return msgspec.json.decode(document.value, type=MovingQueues)
 
 
 def read_process(document: Document) -> PoolProcess:

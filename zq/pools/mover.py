@@ -11,13 +11,21 @@ A move has four steps. Clients can read the queues during the move.
 If a step before step 3 fails, the thread ends the freeze and deletes the copy. If the copy has failed, the thread tries
 again later, because the new pool may still remove the data of a deleted queue with the same name.
 
-Each step is idempotent. If the server stops, another server continues with the step in the stored ``Move``.
+Each step is idempotent. If the server stops, another server continues with the step in the stored ``Move``. A server
+that is paused during a call to a store does not disturb the server that continues:
+
+- Before a step changes a queue in a store, it issues a fencing token there. It then checks that the move is still in
+  the phase of the step.
+- Each change names the token. The store rejects the change if another server has issued a token since.
+- If a paused server has added a message to the former pool after the copy, the message is posted to the new pool before
+  step 4.
 """
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -26,11 +34,11 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from zq.clock import Clock
-from zq.errors import MoveRefused, Unavailable, ZqError
-from zq.model import Page, QueueRef
+from zq.errors import Fenced, MoveRefused, QueueNotFound, Repeated, Unavailable, ZqError
+from zq.model import Draft, IdempotencyKey, Message, Page, QueueRef
 from zq.model.contents import Contents
-from zq.model.documents import DocumentRef
-from zq.model.parcels import Parcel
+from zq.model.documents import DocumentRef, Guard
+from zq.model.parcels import MessageParcel, Parcel, QueueParcel
 from zq.model.pools import Freeze
 from zq.model.uptime import since_boot
 from zq.pools.moves import CANCELLABLE, ENDED, Move, Moves, PoolRelocation, read_move
@@ -57,6 +65,8 @@ READ_GRACE: Final = 0.5
 PROGRESS_INTERVAL: Final = 1.0
 # Number of parcels in one page.
 PAGE: Final = 500
+# Seconds for which a message of a paused server is not posted twice.
+LATE_WINDOW: Final = 86_400
 
 
 class Server(NamedTuple):
@@ -90,6 +100,20 @@ class Lease:
         )
         self._renewed = began if is_acquired else None
         return is_acquired
+
+    def renew(self) -> None:
+        """Renew the lease. If it is lost, do not acquire it again, because the current step is outdated."""
+        began, now = since_boot(), self._catalogue.now()
+        stored = self._documents.get(LEASE, now)
+        is_renewed = (
+            stored is not None
+            and stored.value == self._holder
+            and self._renewed is not None
+            and self._documents.put(
+                LEASE, self._holder, now, expected=stored.version, expires=now + LEASE_TTL, is_vital=True
+            )
+        )
+        self._renewed = began if is_renewed else None
 
     def check(self) -> None:
         """Raise ``_LeaseLost`` if this server does not hold the lease, or if the lease may expire soon."""
@@ -184,7 +208,7 @@ class Mover:
         while not self._stopping.wait(RENEWAL_INTERVAL):
             if self._is_busy:
                 with suppress(Unavailable):
-                    self._lease.acquire()
+                    self._lease.renew()
 
     def _move(self, move: Move) -> None:
         steps: dict[str, Callable[[Move], Move]] = {
@@ -205,6 +229,8 @@ class Mover:
                 move = step(move)
             except _LeaseLost:
                 raise
+            except Fenced as error:
+                raise _LeaseLost from error
             except Exception as error:
                 if not is_cancellable:
                     LOG.warning("The move %s is in the phase %s: %s", move.id, move.phase, error)
@@ -220,13 +246,13 @@ class Mover:
         """Store the changed move, and return it.
 
         If a client has cancelled the move and the phase permits it, the new phase is "reverting". Raises ``_LeaseLost``
-        if another server has changed the phase.
+        if another server has changed the phase or begun another attempt.
         """
         while True:
             self._lease.check()
             stored = self.moves.find(move)
             current = None if stored is None else read_move(stored)
-            if stored is None or current is None or current.phase != move.phase:
+            if stored is None or current is None or (current.phase, current.attempt) != (move.phase, move.attempt):
                 raise _LeaseLost
             new = replace(move, is_cancelled=current.is_cancelled, **changes)
             if new.is_cancelled and move.phase in CANCELLABLE:
@@ -260,6 +286,7 @@ class Mover:
             raise MoveRefused("The queues that must move together have changed. Request the move again.")
         target = self._relocation.store(move.target)
         for queue in move.refs:
+            self._lease.check()
             self._relocation.reserve(queue, move.target)
             if target.queues.get(queue) is not None:
                 raise MoveRefused(f"The store of the pool {move.target} already has a queue {queue.name}.")
@@ -283,12 +310,15 @@ class Mover:
     def _copy(self, move: Move) -> Move:
         began = reported = time.monotonic()
         self._check_target(move)
+        move, guards = self._issue_tokens(move, move.target)
+        if move.phase != "copying":
+            return move
         source, target = (_parcels(self._relocation.store(pool)) for pool in (move.source, move.target))
         moment, copied, original = self._clock.now(), 0, Contents()
         for queue in move.refs:
             for page in self._pages(source, queue):
                 self._lease.check()
-                target.adopt(move.project, page.items, self._clock.now())
+                target.adopt(move.project, page.items, self._clock.now(), guards[queue])
                 copied += len(page.items)
                 for parcel in page.items:
                     original.add(move.project, parcel, moment)
@@ -307,9 +337,28 @@ class Mover:
         again = self._read_contents(move, source, moment)
         if _differ(original, again, time.monotonic() - began) or again.lower_counters(original):
             raise MoveRefused("The queue was changed during the copy. Wait a minute, and request the move again.")
+        self._revoke_tokens(guards, move.target)
         self._check_target(move)
         self.moves.record_rate(move.messages, elapsed)
-        return self._advance(move, phase="switching", copied=copied)
+        sequences = {name: int(counters[0]) for (_, name), counters in again.counters.items()}
+        return self._advance(move, phase="switching", copied=copied, sequences=sequences)
+
+    def _issue_tokens(self, move: Move, pool: str) -> tuple[Move, Mapping[QueueRef, Guard]]:
+        """Issue a fencing token for each queue in the pool's store, and return the move and the guards.
+
+        Afterwards, check the phase. All operations of servers that were in this phase earlier are refused.
+        """
+        guards = {}
+        for queue in move.refs:
+            self._lease.check()
+            guards[queue] = self._relocation.issue_token(queue, pool)
+        return self._advance(move), guards
+
+    def _revoke_tokens(self, guards: Mapping[QueueRef, Guard], pool: str) -> None:
+        """Make the guards invalid, so that a repeated request that is still on its way has no effect later."""
+        for guard in guards.values():
+            self._lease.check()
+            self._relocation.revoke_token(guard, pool)
 
     def _read_contents(self, move: Move, parcels: ParcelController, moment: float) -> Contents:
         contents = Contents()
@@ -365,26 +414,81 @@ class Mover:
         return self._advance(move, phase="reverting", error=str(error))
 
     def _clean(self, move: Move) -> Move:
-        with suppress(Unavailable):  # the queues are served again even if their former store is unavailable
-            self._release(move, move.source)
-        self._relocation.unfreeze(move.id)
-        self._release(move, move.source)
+        try:
+            move = self._release(move, move.source, True)
+        except Unavailable:  # the queues are served again even if their former store is unavailable
+            self._unfreeze(move)
+            raise
+        move = self._unfreeze(move)
         return self._advance(move, phase="done", ended=self._clock.now())
 
     def _revert(self, move: Move) -> Move:
-        self._relocation.unfreeze(move.id)
+        move = self._unfreeze(move)
         # If the pool has another store now, this store may have a queue of this name that is not the copy.
-        self._release(move, move.target, self._relocation.pool_version(move.target)[1] == move.target_version[1])
+        is_same_store = self._relocation.pool_version(move.target)[1] == move.target_version[1]
+        move = self._release(replace(move, sequences={}), move.target, move.has_copy and is_same_store)
         now = self._clock.now()
         if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
-            later = replace(move, attempt=move.attempt + 1, not_before=now + RETRY_INTERVAL, has_copy=False, copied=0)
-            return self._advance(later, phase="waiting")
+            return self._advance(
+                move,
+                phase="waiting",
+                attempt=move.attempt + 1,
+                not_before=now + RETRY_INTERVAL,
+                has_copy=False,
+                copied=0,
+            )
         return self._advance(move, phase="cancelled" if move.is_cancelled else "failed", ended=now)
 
-    def _release(self, move: Move, pool: str, is_same_store: bool = True) -> None:
+    def _unfreeze(self, move: Move) -> Move:
+        version = self._relocation.freeze_version(move.id)
+        move = self._advance(move)
+        self._relocation.unfreeze(move.id, version)
+        return move
+
+    def _release(self, move: Move, pool: str, has_copy: bool) -> Move:
+        """Delete the queues in a pool that they are not assigned to."""
+        index_versions = {queue: self._relocation.index_version(queue, pool) for queue in move.refs}
+        guards: Mapping[QueueRef, Guard] = {}
+        if has_copy:
+            move, guards = self._issue_tokens(move, pool)
+        else:
+            move = self._advance(move)
         for queue in move.refs:
+            guard, index_version = guards.get(queue), index_versions[queue]
+            while not self._relocation.release(queue, pool, index_version, guard, move.sequences.get(queue.name)):
+                move = self._carry_late_messages(move, queue)
             self._lease.check()
-            self._relocation.release(queue, pool, move.has_copy and is_same_store)
+        self._revoke_tokens(guards, pool)
+        return move
+
+    def _carry_late_messages(self, move: Move, queue: QueueRef) -> Move:
+        """Post the messages that a paused server has added to the queue in the former pool to the new pool.
+
+        Each post has an idempotency key, so that another mover does not repeat it.
+        """
+        source, target = _parcels(self._relocation.store(move.source)), self._relocation.store(move.target)
+        last = move.sequences[queue.name]
+        for page in self._pages(source, queue):
+            self._lease.check()
+            for parcel in page.items:
+                if isinstance(parcel, QueueParcel):
+                    last = parcel.counters.sequence
+                elif isinstance(parcel, MessageParcel) and parcel.message.sequence > move.sequences[queue.name]:
+                    message, now = parcel.message, self._clock.now()
+                    # A message that was moved within the queues of this move is part of the copy.
+                    if not any(target.messages.get(one, [message.id], now) for one in move.refs):
+                        LOG.warning("A message reached the queue %s in its former pool during the move.", queue.name)
+                        with suppress(Repeated, QueueNotFound):
+                            _post_again(target, queue, message, now)
+        return self._advance(move, sequences={**move.sequences, queue.name: last})
+
+
+def _post_again(target: Storage, queue: QueueRef, message: Message, now: float) -> None:
+    delay = max(0, math.ceil(message.available - now))
+    own = message.client, message.checksum, message.attributes, message.group
+    draft = Draft(message.id, message.body, message.ttl, delay, *own)
+    key = IdempotencyKey(f"move:{message.id}:{message.sequence}", b"", LATE_WINDOW)
+    target.messages.post(queue, [draft], now, idempotency_key=key, create=False)
 
 
 def _differ(original: Contents, other: Contents, elapsed: float) -> bool:

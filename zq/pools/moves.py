@@ -33,14 +33,16 @@ from zq.errors import (
     QueueNotFound,
 )
 from zq.model import Page, QueueRef, Seconds
-from zq.model.documents import Document, DocumentRef
+from zq.model.documents import Document, DocumentRef, Guard
 from zq.model.hidden import is_hidden, owner_of
 from zq.model.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model.pools import (
+    ACTIVE,
     BINDING,
     DEFAULT_POOL,
     FREEZE,
     MAX_TEXT,
+    MOVE,
     PAGE_SIZE,
     Binding,
     Freeze,
@@ -56,10 +58,7 @@ from zq.pools.catalogue import check_name, decode_body
 from zq.storage.api import Storage
 from zq.storage.capabilities import MigratableStorage, MissingCapability
 
-# Kind of the documents. Their names are those of ``index_prefix``, followed by the id.
-MOVE: Final = "pool-move"
-# Kind of the documents that list the moves that have not ended. A document without a move expires after these seconds.
-ACTIVE: Final = "pool-move-active"
+# Seconds after which a document that lists an active move expires, if the move is not stored.
 ACTIVE_TTL: Final = 60.0
 # Seconds between two searches for moves that no document lists.
 SEARCH_INTERVAL: Final = 60.0
@@ -107,6 +106,8 @@ class Move(Struct, frozen=True):
         not_before: Time before which the next attempt does not begin.
         versions: Versions of the bindings when the copy began, by queue.
         target_version: Version of the pool ``target``, and a digest of its URI, when the copy began.
+        sequences: Last sequences of the copied queues in the former pool, by queue. Messages with later sequences were
+            added by servers that were paused before the freeze.
     """
 
     id: str
@@ -130,6 +131,7 @@ class Move(Struct, frozen=True):
     not_before: Seconds = 0.0
     versions: dict[str, str] = {}
     target_version: tuple[str, str] = ("", "")
+    sequences: dict[str, int] = {}
 
     @property
     def ref(self) -> DocumentRef:
@@ -163,13 +165,23 @@ class PoolRelocation(Protocol):
 
     def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool: ...
 
-    def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None: ...
+    def issue_token(self, queue: QueueRef, pool: str) -> Guard: ...
+
+    def revoke_token(self, guard: Guard, pool: str) -> None: ...
+
+    def index_version(self, queue: QueueRef, pool: str) -> str: ...
+
+    def release(
+        self, queue: QueueRef, pool: str, index_version: str, guard: Guard | None, sequence: int | None = None
+    ) -> bool: ...
 
     def share_store(self, pool: str, other: str) -> bool: ...
 
     def freeze(self, move: str, freeze: Freeze) -> None: ...
 
-    def unfreeze(self, move: str) -> None: ...
+    def freeze_version(self, move: str) -> str: ...
+
+    def unfreeze(self, move: str, version: str) -> None: ...
 
     def find_processes(self) -> Sequence[PoolProcess]: ...
 
@@ -340,7 +352,7 @@ class Moves:
             target = read_freeze(document).target
             stored = self._documents.get(DocumentRef("", MOVE, index_prefix(target) + document.ref.name), now)
             if target and (stored is None or read_move(stored).phase in ENDED):
-                self._relocation.unfreeze(document.ref.name)
+                self._relocation.unfreeze(document.ref.name, document.version)
             elif stored is not None:
                 self._restore_active(read_move(stored))
         if now >= self._next_search:

@@ -212,8 +212,9 @@ class MessageController(Protocol):
         """Move the ready messages in ``moves``. Return the ids of the moved messages, in the order of ``moves``.
 
         Each message is moved atomically (law L7). The messages are appended to their target queues in the order of
-        ``moves``, like new posts. A missing target queue is created without metadata. A message that is moved to its
-        own queue gets a new position there.
+        ``moves``, like new posts. A missing target queue is created without metadata, or nothing is moved and
+        ``QueueNotFound`` is raised if ``Move.may_create`` is false. A message that is moved to its own queue gets a new
+        position there.
         """
 
 
@@ -273,7 +274,7 @@ class ClaimController(Protocol):
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``. With ``idempotency_key``, the driver stores the ``SettleResult`` for repeated
-        requests. Raises ``ClaimNotFound`` if the claim holds no message.
+        requests. Raises ``ClaimNotFound`` if the claim holds no message, and ``QueueNotFound`` as ``move`` does.
         """
 
     def handle(

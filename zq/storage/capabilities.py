@@ -16,6 +16,7 @@ from zq.model import (
     Commit,
     CommitResult,
     Draft,
+    Grouping,
     HistoryEntry,
     IdempotencyKey,
     KnownWork,
@@ -26,6 +27,7 @@ from zq.model import (
     Stats,
     UnfinishedCommit,
 )
+from zq.model.documents import Guard
 from zq.model.parcels import Parcel
 from zq.model.quotas import Work, WorkCount
 from zq.model.stats import Snapshot
@@ -78,6 +80,9 @@ class ParcelController(Protocol):
     """The operations that move a project to another store, as exported items called parcels; see ``zq.model.parcels``.
 
     During a move, no other operation may change the project or, if only queues move, these queues.
+
+    A guarded operation compares the document of its ``Guard`` and takes effect in one atomic step. If the document has
+    another value, the operation changes nothing and raises ``Fenced``. The value is the fencing token of a mover.
     """
 
     def projects(self) -> Sequence[str]:
@@ -102,16 +107,28 @@ class ParcelController(Protocol):
         """
         ...
 
-    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
         """Import parcels (exported items of another store) with their ids, sequences, positions and times.
 
         - The caller imports the parcels in the order of the export.
         - Items that already exist are ignored. Items that have expired at ``now`` may be omitted.
         - Counters never decrease, so later messages get higher sequences.
         - All messages of one queue in ``parcels`` are stored atomically, and so are its history entries.
+        - Each write checks ``guard`` atomically.
 
-        Raises ``Invalid`` if the store cannot store an item. This error also occurs if the store has not yet removed
-        all data of a deleted queue, and the import contains a queue of the same name.
+        Raises ``Fenced`` if the guard does not permit the import. Raises ``Invalid`` if the store cannot store an item,
+        or if the import contains a queue whose name the store still needs to delete an earlier queue.
+        """
+        ...
+
+    def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
+        """Create the queue as ``QueueController.create`` does, if the guard permits it."""
+        ...
+
+    def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
+        """Delete the queue, if the guard permits it. Return True if the queue is now missing.
+
+        If ``sequence`` is given and differs from the queue's last sequence, delete nothing and return False.
         """
         ...
 

@@ -35,8 +35,7 @@ class CatalogOptions(Struct, frozen=True, kw_only=True):
     """Hosts, with or without port, that pool URIs may name, separated by commas. rocksdb: and memory: allow embedded
     pools, which only a single server can use."""
     queue_moves: Flag = False
-    """Experimental: move queues between pools. All servers need the same value. If a server is paused for more than 15
-    seconds during a move, messages can be lost, or deleted messages can return."""
+    """Move queues between pools. All servers need the same value."""
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):

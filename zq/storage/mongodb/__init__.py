@@ -70,7 +70,7 @@ class MongoStorage(Defaults):
         self.history = HistoryController(client, open_posts)
         self.transactions = TransactionController(client, stages, commits)
         self.topics = TopicController(client, self._feed)
-        self.parcels = ParcelController(client, self, commits)
+        self.parcels = ParcelController(client, self, commits, pending_deletes, self._usages)
 
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the Unix epoch.

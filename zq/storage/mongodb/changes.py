@@ -217,7 +217,8 @@ def move(
 ) -> None:
     """Move messages to other queues, in order.
 
-    Raises ``TransactionAborted`` if a message has changed since the caller read it.
+    Raises ``TransactionAborted`` if a message has changed since the caller read it, and ``QueueNotFound`` if a missing
+    target must not be created.
     """
     if not moved:
         return
@@ -266,7 +267,7 @@ def _arrivals(
 def _sum_arrivals(moved: Sequence[MovedMessage], now: int) -> Arrivals:
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
-    return Arrivals(len(moved), fresh, bytes=grown)
+    return Arrivals(len(moved), fresh, bytes=grown, may_create=all(each.may_create for _, each in moved))
 
 
 def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:

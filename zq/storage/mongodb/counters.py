@@ -12,9 +12,10 @@ If another server has changed the counter, the condition fails and the transacti
 ``counter_cache`` and ``numbering`` describe what the process does then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
+from zq.errors import QueueNotFound
 from zq.model import Grouping
 from zq.storage.api import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
@@ -38,12 +39,14 @@ class Arrivals(NamedTuple):
     - ``fresh``: the time of the post in milliseconds; None if all messages are delayed.
     - ``messages`` and ``bytes``: the increase of the project's usage. Bytes include ``OVERHEAD`` for each message. A
       move within a project does not increase ``messages``.
+    - ``may_create``: whether a missing queue is created.
     """
 
     number: int
     fresh: int | None
     messages: int = 0
     bytes: int = 0
+    may_create: bool = True
 
 
 class StaleCounter(TransactionAborted):
@@ -111,11 +114,16 @@ def advance(
 ) -> Mapping[QueueKey, SequenceRange]:
     """Reserve sequences for the ``arrivals`` (new messages) of each queue, and create queues that do not exist.
 
+    Raises ``QueueNotFound`` if a missing queue must not be created; the transaction must then be aborted.
+
     Until the transaction ends, no other transaction can reserve sequences in these queues. The counters are written in
     the order of their names, so two transactions on the same queues cannot deadlock.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
-    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
+    existing = {key for key, arrival in arrivals.items() if not arrival.may_create}
+    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1}, existing)
+    if len(counters) < len(steps):
+        raise QueueNotFound
     ranges = {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
     for key, one in ranges.items():
         client.counters.record(key.counter, one.sequence - 1, one.last)
@@ -123,22 +131,30 @@ def advance(
 
 
 def increment(
-    client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
+    client: StoreClient,
+    session: Session,
+    steps: Mapping[QueueKey, Step],
+    fields: Mapping[str, int],
+    existing: Set[QueueKey] = frozenset(),
 ) -> Mapping[QueueKey, BsonDocument]:
     """Update or create counters in the order of their names. ``steps`` has an update for each queue.
 
-    Return the new values of the ``fields`` (a projection) for each queue.
+    Return the new values of the ``fields`` (a projection) for each queue. The counters of missing queues in
+    ``existing`` are not created, and the result does not have them.
     """
     keys = sorted(steps, key=lambda key: key.counter)
+    where = {key: {**_identity(key), **({"b": {"$exists": True}} if key in existing else {})} for key in keys}
     if len(keys) == 1:
         (key,) = keys
-        command = {"query": _identity(key), "update": steps[key], "upsert": True, "new": True, "fields": fields}
-        found = [client.modify(command, session) or {}]
+        command = {"query": where[key], "update": steps[key], "upsert": key not in existing, "new": True}
+        updated = client.modify({**command, "fields": fields}, session)
+        found = [] if updated is None else [updated]
     else:
-        client.update([{"q": _identity(key), "u": steps[key], "upsert": True} for key in keys], session)
-        found = client.find(counters_of(client, keys), fields=fields, session=session)
+        client.update([{"q": where[key], "u": steps[key], "upsert": key not in existing} for key in keys], session)
+        named = {**counters_of(client, keys), "b": {"$exists": True}} if existing else counters_of(client, keys)
+        found = client.find(named, fields=fields, session=session)
     counters = {counter["_id"]: counter for counter in found}
-    return {key: counters[key.counter] for key in keys}
+    return {key: counters[key.counter] for key in keys if key.counter in counters}
 
 
 def _range(counter: BsonDocument, number: int) -> SequenceRange:

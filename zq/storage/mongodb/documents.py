@@ -2,6 +2,7 @@
 """Keyed documents in MongoDB.
 
 Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``. P is the project's prefix.
+``f`` counts the guarded operations (``Guard``) since the last change of the document.
 
 Listings are in the order of ``_id``, which is the byte order of the names. All documents of one kind in a project have
 the same shard key.
@@ -15,10 +16,11 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError
 
+from zq.errors import Fenced
 from zq.model import Page, Seconds
-from zq.model.documents import Document, DocumentRef
+from zq.model.documents import Document, DocumentRef, Guard
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.layout import BsonDocument
 
 # A character that is greater than every character of a stored text.
@@ -92,6 +94,23 @@ def adoption(document: Document) -> BsonDocument:
     if document.expires is not None:
         stored["e"] = DatetimeMS(layout.ms(document.expires))
     return {"q": _identity(ref), "u": stored, "upsert": True}
+
+
+def check_guard(client: StoreClient, session: Session, guard: Guard) -> None:
+    """Raise ``Fenced`` if the document of the guard has another value.
+
+    The transaction also writes the document, so it conflicts with every change of the document.
+    """
+    identity = _identity(guard.ref)
+    if guard.value:
+        touched = {"q": {**identity, "b": Binary(guard.value)}, "u": {"$inc": {"f": 1}}, "hint": "_id_"}
+        if not client.update([touched], session):
+            raise Fenced
+    elif client.find(identity, fields={"_id": 1}, session=session):
+        raise Fenced
+    else:
+        client.insert([{**identity, "v": "", "b": Binary(b"")}], session)
+        client.delete([{"q": identity, "limit": 1}], session)
 
 
 def drop(client: StoreClient, ref: DocumentRef) -> None:

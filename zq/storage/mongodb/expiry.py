@@ -33,8 +33,9 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.model import QueueRef
+from zq.model.documents import Guard
 from zq.model.expiry import Pace
-from zq.storage.mongodb import groups, layout, topic_log
+from zq.storage.mongodb import documents, groups, layout, topic_log
 from zq.storage.mongodb.client import Session, StoreClient, end_orphans
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
@@ -91,6 +92,13 @@ class LeaderLease:
 # Retention of the counters of a deleted queue in milliseconds: 60 days.
 COUNTER_RETENTION: Final = 60 * 86_400_000
 
+# The update that deletes a queue. It takes a sequence, which separates the removed idempotency keys from later ones.
+DELETION: Final[list[BsonDocument]] = [
+    {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
+    {"$set": {**dict.fromkeys(("g", "g1", "m0", "h0"), "$k1"), "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
+    {"$unset": ["n", "b", "h", "n1", "w1"]},
+]
+
 # A document that records pending deletes: the document of a queue, the counter of a topic log, or the purge record of a
 # topic. ``PENDING_FIELDS`` lists its fields.
 Pending = BsonDocument
@@ -118,19 +126,27 @@ class PendingDeletes:
 
     def delete(self, key: QueueKey) -> None:
         """Make a queue and all of its data invisible atomically."""
-        # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
-        floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
-        step: list[BsonDocument] = [
-            {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
-            {"$set": {**floors, "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
-            {"$unset": ["n", "b", "h", "n1", "w1"]},
-        ]
-        if self._client.transaction(partial(self._decide, key, step, {}, 1)):
+        if self._client.transaction(partial(self._decide, key, DELETION, {}, 1)):
             self._open_posts.settle(key)
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
         known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
+
+    def delete_guarded(self, key: QueueKey, guard: Guard, sequence: int | None) -> bool:
+        """Delete the queue as ``ParcelController.delete_queue`` does."""
+        there = {"n": {"$exists": True}}
+        expected = {} if sequence is None else {"k1": sequence or {"$in": [0, None]}}
+
+        def work(session: Session) -> bool:
+            documents.check_guard(self._client, session, guard)
+            if self._decide(key, DELETION, {**there, **expected}, 1, session):
+                return True
+            return not self._client.find({"_id": key.counter, "s": key.shard, **there}, session=session)
+
+        is_missing = self._client.transaction(work)
+        self._open_posts.settle(key)
+        return is_missing
 
     def _decide(
         self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, reserved: int, session: Session

@@ -22,7 +22,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import BSONError
 from pymongo.errors import OperationFailure
 
-from zq.errors import KeyReused, Repeated
+from zq.errors import KeyReused, QueueNotFound, Repeated
 from zq.model import IdempotencyKey
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
@@ -39,7 +39,7 @@ MIN_WEIGHT: Final = 8 << 10
 # A sequence for ``remember`` that lets every later deletion of the queue remove the idempotency key.
 BEFORE_ALL: Final = 0
 # Errors that a single request may cause for its whole group.
-FAULTS: Final = (OperationFailure, BSONError, OverflowError)
+FAULTS: Final = (OperationFailure, BSONError, OverflowError, QueueNotFound)
 
 
 class KeyedRequest(Protocol):

@@ -189,7 +189,7 @@ class Poster:
         if not fresh:
             return PostResult(merge_results(refusals, ()), {}, [])
         by_queue = _group_by_queue(fresh)
-        ranges = numbering.assign(session, {key: _arrivals(its) for key, its in by_queue.items()})
+        ranges = numbering.assign(session, {key: _arrivals(key, its) for key, its in by_queue.items()})
 
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
@@ -213,11 +213,12 @@ def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
     return by_queue
 
 
-def _arrivals(parts: Parts) -> Arrivals:
+def _arrivals(key: QueueKey, parts: Parts) -> Arrivals:
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
-    return Arrivals(number, max(fresh, default=None), number, size)
+    may_create = any(post.create or key != post.key for post, _ in parts)
+    return Arrivals(number, max(fresh, default=None), number, size, may_create)
 
 
 def _documents(

@@ -45,7 +45,11 @@ class Numbering(Protocol):
         """Return the queues in ``keys`` that are known not to exist."""
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
-        """Reserve sequences for the ``arrivals`` of each queue. Raises ``TransactionAborted`` if this is impossible."""
+        """Reserve sequences for the ``arrivals`` of each queue.
+
+        Raises ``TransactionAborted`` if this is impossible, and ``QueueNotFound`` if a missing queue must not be
+        created.
+        """
 
 
 class TransactionNumbering:
@@ -65,7 +69,8 @@ class TransactionNumbering:
         """Do nothing, because the transaction needs no preparation."""
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        return find_missing(self._client, session, [key for key in keys if key not in self._cached])
+        """Return an empty set, because ``assign`` finds missing queues without another command."""
+        return set()
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         try:

@@ -16,6 +16,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import Invalid
 from zq.model import Grouping, Message, Page, QueueRef, Seconds
+from zq.model.documents import Guard
 from zq.model.parcels import (
     LOG,
     Answer,
@@ -41,9 +42,12 @@ from zq.storage.mongodb import documents, groups, layout, producers, topic_log, 
 from zq.storage.mongodb.changes import fence_identity
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commits import Commits
-from zq.storage.mongodb.floors import floor_of, history_floor_of
+from zq.storage.mongodb.expiry import PendingDeletes
+from zq.storage.mongodb.floors import counters_of, floor_of, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, encode_text
+from zq.storage.mongodb.queues import EXISTING_FILTER
 from zq.storage.mongodb.topic_log import LogPosition
+from zq.storage.mongodb.usage import UsageEstimates
 
 # First letters of ``_id`` that precede a project's prefix: queues, fences, producers, documents, topic logs, stages.
 OF_PROJECTS: Final = "qfprls"
@@ -54,9 +58,18 @@ NAMES_AT_ONCE: Final = 100
 class ParcelController:
     """The MongoDB implementation of ``zq.storage.capabilities.ParcelController``."""
 
-    def __init__(self, client: StoreClient, storage: Storage, commits: Commits) -> None:
+    def __init__(
+        self,
+        client: StoreClient,
+        storage: Storage,
+        commits: Commits,
+        pending_deletes: PendingDeletes,
+        usages: UsageEstimates,
+    ) -> None:
         self._client = client
         self._commits = commits
+        self._pending_deletes = pending_deletes
+        self._usages = usages
         self._exporter = Exporter(storage, ParcelReader(client))
 
     def projects(self) -> Sequence[str]:
@@ -83,14 +96,14 @@ class ParcelController:
     def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.queue_page(queue, after, limit, now)
 
-    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
         for (kind, owner), group in groupby(parcels, _run_of):
             its, key = list(group), layout.key(QueueRef(project, owner))
             with self._client.verb():
                 if kind is MessageParcel:
-                    self._adopt_messages(key, [one.message for one in only(MessageParcel, its)])
+                    self._adopt_messages(key, [one.message for one in only(MessageParcel, its)], guard)
                 elif kind is HistoryParcel:
-                    self._insert([_history_document(key, one) for one in only(HistoryParcel, its)])
+                    self._insert([_history_document(key, one) for one in only(HistoryParcel, its)], guard)
                 elif kind is BatchParcel:
                     self._adopt_batches(topic_log.key(project), only(BatchParcel, its))
                 elif kind is QueueParcel and (name := self._find_deleted(project, only(QueueParcel, its))):
@@ -99,7 +112,28 @@ class ParcelController:
                         "items."
                     )
                 elif statements := [one for parcel in its for one in self._statements(project, parcel)]:
-                    self._client.update(statements)
+                    self._update(statements, guard)
+
+    def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
+        key = layout.key(queue)
+        made = {"n": key.shard, "b": metadata, **({"h": grouping.value} if grouping else {})}
+        step = {"$set": made, "$unset": {"e": ""}}
+
+        def work(session: Session) -> bool:
+            documents.check_guard(self._client, session, guard)
+            is_new = not self._client.find({**counters_of(self._client, [key]), **EXISTING_FILTER}, session=session)
+            if is_new:
+                self._client.update([_upsert({"_id": key.counter, "s": key.shard}, step)], session)
+            return is_new
+
+        with self._client.verb():
+            return self._client.transaction(work)
+
+    def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
+        with self._client.verb():
+            is_missing = self._pending_deletes.delete_guarded(layout.key(queue), guard, sequence)
+        self._usages.forget(queue.project)
+        return is_missing
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         moment = layout.ms(now)
@@ -126,8 +160,9 @@ class ParcelController:
         where = {"_id": {"$in": list(keys)}, "n": {"$exists": False}, "$or": pending, **shards}
         return next((keys[one["_id"]] for one in self._client.find(where, hint="_id_", fields={"_id": 1})), "")
 
-    def _adopt_messages(self, key: QueueKey, messages: Sequence[Message]) -> None:
+    def _adopt_messages(self, key: QueueKey, messages: Sequence[Message], guard: Guard | None) -> None:
         def work(session: Session) -> None:
+            self._check(guard, session)
             counters = self._client.find({"_id": key.counter, "s": key.shard}, session=session)
             counter: BsonDocument = counters[0] if counters else {}
             grouping = Grouping(counter.get("h", ""))
@@ -151,10 +186,30 @@ class ParcelController:
                 # Retention computes message counts from ``f`` and ``k1``, as if sequences had no gaps. The sequences of
                 # an imported log may have gaps, so ``f`` is shifted.
                 made.append({**one, "f": int(counter["k0"]) + parcel.messages + 1})
-        self._insert(made)
+        self._insert(made, None)
 
-    def _insert(self, made: Sequence[BsonDocument]) -> None:
-        self._client.transaction(lambda session: self._client.insert(self._missing(made, session), session))
+    def _insert(self, made: Sequence[BsonDocument], guard: Guard | None) -> None:
+        def work(session: Session) -> None:
+            self._check(guard, session)
+            self._client.insert(self._missing(made, session), session)
+
+        self._client.transaction(work)
+
+    def _update(self, statements: Sequence[BsonDocument], guard: Guard | None) -> None:
+        """Run update statements. With a guard, run them in one transaction."""
+        if guard is None:
+            self._client.update(statements)
+            return
+
+        def work(session: Session) -> None:
+            self._check(guard, session)
+            self._client.update(statements, session)
+
+        self._client.transaction(work)
+
+    def _check(self, guard: Guard | None, session: Session) -> None:
+        if guard is not None:
+            documents.check_guard(self._client, session, guard)
 
     def _missing(self, made: Sequence[BsonDocument], session: Session) -> list[BsonDocument]:
         where = {"_id": {"$in": [one["_id"] for one in made]}, **self._client.shards(one["s"] for one in made)}

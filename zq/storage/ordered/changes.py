@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
+from zq.errors import QueueNotFound
 from zq.model import Draft, Grouping, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.quotas import OVERHEAD
 from zq.storage.api import FALSE_FUTURE
@@ -400,7 +401,11 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
+        """Return the missing target queues. Raises ``QueueNotFound`` if one of them must not be created."""
+        missing = [move for move in moves if self.targets[move.to] is None]
+        if not all(move.may_create for move in missing):
+            raise QueueNotFound
+        return target_queues(self.source.ref, missing)
 
     def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
         """Execute the moves, and return the completed ones. Expired messages are not moved.

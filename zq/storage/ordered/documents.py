@@ -2,11 +2,14 @@
 """Documents in an ordered store. A thread that changes a document holds the striped lock of the document's key."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct, msgpack
 
+from zq.errors import Fenced
 from zq.model import Page, Seconds
-from zq.model.documents import Document, DocumentRef
+from zq.model.documents import Document, DocumentRef, Guard
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.handle import StoreHandle
@@ -89,6 +92,20 @@ def adopt(store: Store, stripes: StripedLocks, document: Document) -> None:
     with stripes.locked(lock_name(key)):
         new = StoredDocument(document.value, document.version, expires)
         store.write([*_traces(key, _find(store, key)), *document_writes(key, new)])
+
+
+@contextmanager
+def guarded(store: Store, stripes: StripedLocks, guard: Guard | None) -> Iterator[None]:
+    """Keep the document of the guard unchanged within a ``with`` block. Raises ``Fenced`` if it has another value."""
+    if guard is None:
+        yield
+        return
+    key = _key(guard.ref)
+    with stripes.locked(lock_name(key)):
+        found = _find(store, key)
+        if (b"" if found is None else found.value) != guard.value:
+            raise Fenced
+        yield
 
 
 def lock_name(key: bytes) -> bytes:

@@ -72,7 +72,7 @@ class MessageController:
                         change.commit()
                         posted = True
                 if not posted:
-                    for ref in queues:
+                    for ref in queues if create else queues[1:]:
                         registry.ensure(ref)
             store.wait_durable()
         return None

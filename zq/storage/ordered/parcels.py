@@ -11,7 +11,8 @@ from typing import Final
 
 from msgspec import msgpack
 
-from zq.model import HistoryEntry, Message, Page, QueueRef, Seconds
+from zq.model import Grouping, HistoryEntry, Message, Page, QueueRef, Seconds
+from zq.model.documents import Guard
 from zq.model.parcels import (
     LOG,
     Answer,
@@ -63,14 +64,35 @@ class ParcelController:
     def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.queue_page(queue, after, limit, now)
 
-    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
         moment = layout.ms(now)
         with self._handle as session:
             for document in only(DocumentParcel, parcels):
                 documents.adopt(session.store, self._stripes, document.of(project))
-            for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
-                _adopt(session, kind, QueueRef(project, owner), list(group), moment)
+            with documents.guarded(session.store, self._stripes, guard):
+                for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
+                    _adopt(session, kind, QueueRef(project, owner), list(group), moment)
             session.store.wait_durable()
+
+    def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
+        with self._handle as (store, registry):
+            with documents.guarded(store, self._stripes, guard):
+                is_new = registry.ensure(queue, metadata, grouping)
+            store.wait_durable()
+        return is_new
+
+    def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
+        with self._handle as (store, registry):
+            with (
+                documents.guarded(store, self._stripes, guard),
+                registry.locked_or_hidden(queue) as state,
+            ):
+                if state is not None and sequence not in (None, state.tally.sequence):
+                    return False
+                if state is not None:
+                    registry.delete(state)
+            store.wait_durable()
+        return True
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step

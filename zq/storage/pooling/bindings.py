@@ -14,7 +14,7 @@ therefore stored in the pool that readers search.
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -24,10 +24,12 @@ import msgspec
 from zq.cache import ReadThroughCache
 from zq.errors import Conflict, PoolsApart, Unavailable
 from zq.model import QueueRef, Seconds
-from zq.model.documents import Document
+from zq.model.documents import Document, DocumentRef
 from zq.model.hidden import Owner, owner_of
 from zq.model.pools import (
+    ACTIVE,
     DEFAULT_POOL,
+    MOVE,
     POOL,
     UNBOUND,
     Binding,
@@ -39,6 +41,7 @@ from zq.model.pools import (
     index_ref,
     pool_ref,
     read_binding,
+    read_moving,
     read_pool,
     read_unbound,
     unbound_ref,
@@ -171,6 +174,14 @@ class Bindings:
                 break
         self._lookups.forget(queue)
 
+    def is_bound(self, queue: QueueRef, pool: str) -> bool:
+        """Return whether the queue is bound to the pool and not deleted. If it is not, forget the cached binding."""
+        binding = self.read(queue)
+        if binding == Binding(pool):
+            return True
+        self._lookups.forget(queue)
+        return False
+
     def read(self, queue: QueueRef) -> Binding | None:
         """Return the current binding, or None if the queue is unbound."""
         document = self._read(queue)
@@ -179,8 +190,14 @@ class Bindings:
     def add_to_index(self, queue: QueueRef, pool: str) -> None:
         self._documents.put(index_ref(pool, queue), b"", self._catalogue.now(), is_vital=True)
 
-    def remove_from_index(self, queue: QueueRef, pool: str) -> None:
-        self._documents.delete(index_ref(pool, queue), self._catalogue.now())
+    def index_version(self, queue: QueueRef, pool: str) -> str:
+        """Return the version of the queue's index entry in the pool, or "" if there is none."""
+        document = self._documents.get(index_ref(pool, queue), self._catalogue.now())
+        return "" if document is None else document.version
+
+    def remove_from_index(self, queue: QueueRef, pool: str, version: str | None = None) -> None:
+        """Remove the queue's index entry. If ``version`` is given, remove only this version."""
+        self._documents.delete(index_ref(pool, queue), self._catalogue.now(), version)
 
     def pool_version(self, pool: str) -> tuple[str, str]:
         """Return the current version of the pool and a digest of its URI, and refresh the cached pools.
@@ -220,13 +237,27 @@ class Bindings:
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
         """Remove the binding of each queue that was deleted at least ``BINDING_RETENTION`` seconds ago.
 
-        If such a queue exists again, keep its binding.
+        If such a queue exists again, keep its binding. If the queue is in a move that has not ended, also keep its
+        binding, because its former store may still have an old copy, which a new queue of this name must not use.
         """
-        now = self._catalogue.now()
+        now, moving = self._catalogue.now(), None
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
-            with suppress(Unavailable):
-                self._sweep(QueueRef(gone.project, gone.queue), note, now, store_of)
+            queue = QueueRef(gone.project, gone.queue)
+            moving = self._find_moving(now) if moving is None else moving
+            if queue not in moving:
+                with suppress(Unavailable):
+                    self._sweep(queue, note, now, store_of)
+
+    def _find_moving(self, now: Seconds) -> Set[QueueRef]:
+        """Return the queues of all moves that have not ended."""
+        found = set[QueueRef]()
+        for entry in each(self._documents, ACTIVE, now):
+            stored = self._documents.get(DocumentRef("", MOVE, entry.ref.name), now)
+            move = None if stored is None else read_moving(stored)
+            if move is not None and move.ended is None:
+                found |= {QueueRef(move.project, name) for name in move.queues}
+        return found
 
     def _sweep(self, queue: QueueRef, note: Document, now: Seconds, store_of: Callable[[str], Storage]) -> None:
         document = self._read(queue)

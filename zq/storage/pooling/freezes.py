@@ -117,6 +117,11 @@ class Freezes:
             with suppress(Unavailable):
                 self._documents.delete(self._ref, self._catalogue.now())
 
+    @property
+    def is_started(self) -> bool:
+        """Whether queues may move while this process has the store open."""
+        return self._is_started
+
     def is_frozen(self, queue: QueueRef) -> bool:
         """Return whether the queue is frozen.
 
@@ -194,9 +199,14 @@ class Freezes:
         self._documents.put(freeze_ref(move), msgspec.json.encode(freeze), now, expected="", is_vital=True)
         self.refresh()
 
-    def unfreeze(self, move: str) -> None:
-        """End the freeze of a move, if the freeze exists. ``move`` is the id of the move."""
-        self._documents.delete(freeze_ref(move), self._catalogue.now())
+    def version(self, move: str) -> str:
+        """Return the version of a move's freeze, or "" if the freeze does not exist. ``move`` is the id of the move."""
+        document = self._documents.get(freeze_ref(move), self._catalogue.now())
+        return "" if document is None else document.version
+
+    def unfreeze(self, move: str, version: str) -> None:
+        """End the freeze of a move, if the freeze has this version. ``move`` is the id of the move."""
+        self._documents.delete(freeze_ref(move), self._catalogue.now(), version)
         self.refresh()
 
     def find_processes(self) -> Sequence[PoolProcess]:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-from zq.errors import PoolNotFound
+from zq.errors import Fenced, PoolNotFound
 from zq.model import QueueRef
-from zq.model.documents import DocumentRef
-from zq.model.pools import DEFAULT_POOL, Binding, Freeze, PoolProcess
+from zq.model.documents import Document, DocumentRef, Guard
+from zq.model.pools import DEFAULT_POOL, Binding, Freeze, PoolProcess, token_ref
 from zq.storage.api import Storage
+from zq.storage.capabilities import MigratableStorage
 from zq.storage.pooling.bindings import Bindings
 from zq.storage.pooling.freezes import Freezes
 from zq.storage.pooling.stores import Stores
@@ -23,6 +24,10 @@ class Relocation:
     """The operations of a pooled store that move queues between its pools.
 
     Each operation is idempotent. During the move, the queues must be frozen.
+
+    A mover may be paused at any operation while another server completes the move. Versions and fencing tokens keep
+    its operation from taking effect afterwards: the mover reads or replaces them, then checks in the record of the move
+    that it is still in the same phase, and then names them in the operation.
     """
 
     def __init__(self, bindings: Bindings, stores: Stores, freezes: Freezes) -> None:
@@ -75,18 +80,53 @@ class Relocation:
         """
         return self._bindings.rebind(queue, source, target, version)
 
-    def release(self, queue: QueueRef, pool: str, has_copy: bool) -> None:
+    def issue_token(self, queue: QueueRef, pool: str) -> Guard:
+        """Issue a new fencing token of the queue in the pool's store, and return it as a guard.
+
+        All operations with earlier guards then raise ``Fenced``, even if they have already begun. Raises ``Fenced`` if
+        another server issues a token at the same time.
+        """
+        ref = token_ref(queue)
+        current = self._stores.get(pool).documents.get(ref, self._stores.get(pool).now())
+        return self._replace_token(ref, pool, current)
+
+    def revoke_token(self, guard: Guard, pool: str) -> None:
+        """Replace the fencing token of the guard. Raises ``Fenced`` if another token was issued after it."""
+        current = self._stores.get(pool).documents.get(guard.ref, self._stores.get(pool).now())
+        if current is None or current.value != guard.value:
+            raise Fenced
+        self._replace_token(guard.ref, pool, current)
+
+    def _replace_token(self, ref: DocumentRef, pool: str, current: Document | None) -> Guard:
+        store, token = self._stores.get(pool), uuid4().hex.encode()
+        expected = "" if current is None else current.version
+        if not store.documents.put(ref, token, store.now(), expected, is_vital=True):
+            raise Fenced
+        return Guard(ref, token)
+
+    def index_version(self, queue: QueueRef, pool: str) -> str:
+        """Return the version of the queue's index entry in the pool."""
+        return self._bindings.index_version(queue, pool)
+
+    def release(
+        self, queue: QueueRef, pool: str, index_version: str, guard: Guard | None, sequence: int | None = None
+    ) -> bool:
         """Delete the copy of a queue in a pool to which the queue is not assigned.
 
-        Then remove the queue from the index of the pool, so that the pool can be deleted. If ``has_copy`` is false,
-        only remove the queue from the index. If the queue is assigned to the pool, change nothing.
+        Then remove the queue from the index of the pool, so that the pool can be deleted. If ``guard`` is None, only
+        remove the queue from the index. If the queue is assigned to the pool, change nothing. If the last sequence of
+        the copy is not ``sequence``, change nothing and return False.
         """
         binding = self._bindings.read(queue)
         if binding is None or binding.pool != pool:
+            store: object = self._stores.get(pool)
             # Another deletion of a missing queue could delay its return to this store.
-            if has_copy and (queues := self._stores.get(pool).queues).get(queue) is not None:
-                queues.delete(queue)
-            self._bindings.remove_from_index(queue, pool)
+            if guard is not None and self._stores.get(pool).queues.get(queue) is not None:
+                assert isinstance(store, MigratableStorage), "the check of the move has found parcels"
+                if not store.parcels.delete_queue(queue, guard, sequence):
+                    return False
+            self._bindings.remove_from_index(queue, pool, index_version)
+        return True
 
     def share_store(self, pool: str, other: str) -> bool:
         """Return whether both pools use the same store, even if their URIs differ."""
@@ -105,9 +145,16 @@ class Relocation:
         """
         self._freezes.freeze(move, freeze)
 
-    def unfreeze(self, move: str) -> None:
-        """End the freeze of a move. ``move`` is the id of the move. Other processes follow within about a second."""
-        self._freezes.unfreeze(move)
+    def freeze_version(self, move: str) -> str:
+        """Return the version of a move's freeze, or "" if the freeze does not exist. ``move`` is the id of the move."""
+        return self._freezes.version(move)
+
+    def unfreeze(self, move: str, version: str) -> None:
+        """End the freeze of a move, if the freeze has this version. ``move`` is the id of the move.
+
+        Other processes follow within about a second.
+        """
+        self._freezes.unfreeze(move, version)
 
     def find_processes(self) -> Sequence[PoolProcess]:
         """Return the records of all processes that have the pooled store open."""

@@ -5,13 +5,15 @@ Most methods pass their arguments on unchanged, so a new argument requires no ch
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from zq.errors import InvalidBody, PoolsApart
+from zq.errors import Fenced, InvalidBody, PoolsApart, QueueNotFound
 from zq.model import (
     ClaimRequest,
     ClaimResult,
@@ -32,14 +34,17 @@ from zq.model import (
     Settlement,
     SettleResult,
 )
-from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
+from zq.model.documents import Guard
+from zq.model.pools import BINDING, DEFAULT_POOL, read_binding, token_ref
 from zq.model.transactions import Bounds
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.browsing import PAGE
-from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
+from zq.storage.capabilities import BOUNDS, HistoryController, MigratableStorage, TransactionController
 from zq.storage.pooling.bindings import Bindings, describe
 from zq.storage.pooling.stores import Stores
 
+# The metadata of a queue that a post or a move creates.
+NO_METADATA: Final = b"{}"
 R = TypeVar("R")
 T = TypeVar("T", bound="type[Controller]")
 # The routed methods that change nothing.
@@ -77,6 +82,41 @@ class Controller:
                 "fences apply only to queues in the default pool."
             )
         return self._stores.get(pool)
+
+    def _create_missing(
+        self, queue: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE
+    ) -> bool:
+        """Create the queue in the store of its pool if it is missing there. Return whether it was missing.
+
+        If this process is paused while the queue moves to another pool, the former store refuses the creation.
+        """
+        while True:
+            pool = self._bindings.bind(queue)
+            store = self._stores.get(pool)
+            migratable: object = store
+            if not self._bindings.freezes.is_started or not isinstance(migratable, MigratableStorage):
+                return store.queues.create(queue, metadata, grouping)
+            token = store.documents.get(token_ref(queue), store.now())
+            guard = Guard(token_ref(queue), b"" if token is None else token.value)
+            if self._bindings.is_bound(queue, pool):  # after the token was read
+                with suppress(Fenced):
+                    return migratable.parcels.create_queue(queue, metadata, grouping, guard)
+
+    def _with_targets(self, queue: QueueRef, moves: Sequence[Move], change: Callable[[Sequence[Move]], R]) -> R:
+        """Bind the target queues of the moves, and call ``change`` with the moves.
+
+        If queues may move between pools, ``change`` must not create a target, because a former store of the target
+        would hide the messages.
+        """
+        while True:
+            self._check_targets(queue, moves)
+            if not moves or not self._bindings.freezes.is_started:
+                return change(moves)
+            try:
+                return change([replace(move, may_create=False) for move in moves])
+            except QueueNotFound:
+                for target in {move.to for move in moves}:
+                    self._create_missing(QueueRef(queue.project, target))
 
     def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
         """Bind unbound target queues to the pool of ``queue``. Raises ``PoolsApart`` if a target is in another pool."""
@@ -133,7 +173,7 @@ class Queues(Controller):
         if chosen.flavor:
             self._bindings.check_flavor(queue, pool, chosen.flavor)
         self._place_dead_letters(queue, chosen.dead_letters)
-        return store.queues.create(queue, metadata, grouping)
+        return self._create_missing(queue, metadata, grouping)
 
     @_change
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
@@ -220,13 +260,21 @@ class Messages(Controller):
     ) -> bytes | None:
         if copies is not None:
             self._bindings.bind_together(queue, copies.queue)
-        store = self._stores.get(self._bindings.bind(queue) if create else self._bindings.find(queue))
-        return store.messages.post(queue, drafts, now, expected, idempotency_key, copies, create)
+        store_creates = create and not self._bindings.freezes.is_started
+        while True:
+            store = self._stores.get(self._bindings.bind(queue) if create else self._bindings.find(queue))
+            try:
+                return store.messages.post(queue, drafts, now, expected, idempotency_key, copies, store_creates)
+            except QueueNotFound:
+                if not create:
+                    raise
+                self._create_missing(queue)
 
     @_change
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        self._check_targets(queue, moves)
-        return self._source_store(queue).messages.move(queue, moves, now, history)
+        return self._with_targets(
+            queue, moves, lambda targeted: self._source_store(queue).messages.move(queue, targeted, now, history)
+        )
 
 
 @_route_by_queue("claims", ClaimController, "get", "release", "handle")
@@ -274,8 +322,12 @@ class Claims(Controller):
         fence: Fence | None = None,
     ) -> SettleResult:
         store = self._target_store(queue, fence)
-        self._check_targets(queue, settlement.move)
-        return store.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
+
+        def settle(moves: Sequence[Move]) -> SettleResult:
+            chosen = replace(settlement, move=moves) if moves else settlement
+            return store.claims.settle(queue, claim, chosen, now, idempotency_key, fence)
+
+        return self._with_targets(queue, settlement.move, settle)
 
 
 @_route_by_queue("history", HistoryController, "list", "get")

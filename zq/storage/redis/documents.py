@@ -7,10 +7,10 @@
 
 import os
 from struct import Struct as Packing
-from typing import Final
+from typing import Final, NamedTuple
 
 from zq.model import Page, Seconds
-from zq.model.documents import Document, DocumentRef
+from zq.model.documents import Document, DocumentRef, Guard
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.store import Store
@@ -78,6 +78,19 @@ class DocumentController:
 
 
 Documents = list[Document]
+
+
+class Condition(NamedTuple):
+    """The key and the arguments of the script part ``guarding``."""
+
+    keys: layout.Block
+    terms: tuple[bytes, bytes]
+
+
+def condition(project: str, guard: Guard | None) -> Condition:
+    """Return the condition of a script on the project. Without a guard, there is no condition."""
+    terms = (b"", b"") if guard is None else (title(guard.ref), guard.value)
+    return Condition(batches.documents(project)[:1], terms)
 
 
 def title(ref: DocumentRef) -> bytes:

@@ -166,7 +166,7 @@ class MessageController:
         plan = plan_moves(self._store, queue.project, list({move.id: move for move in moves}.values()), moment)
         more = self._store.schedule_history(queue, history, moment) + plan.blocks
         terms = b"%d" % moment, layout.keys(queue).full_name, b"%d" % history, b"%d" % len(plan.targets)
-        blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
+        blob = checked(self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more))
         return layout.decode_ids(schedule_arrivals(self._store, plan.targets, blob, moment))
 
 

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from zq.errors import StartRefused
-from zq.model import Message, Page, QueueRef, Seconds, SettleResult
-from zq.model.documents import DocumentRef
+from zq.model import Grouping, Message, Page, QueueRef, Seconds, SettleResult
+from zq.model.documents import DocumentRef, Guard
 from zq.model.parcels import (
     LOG,
     Answer,
@@ -36,7 +36,7 @@ from zq.model.parcels import (
 from zq.storage.api import Storage
 from zq.storage.capabilities import UndecidedCommit
 from zq.storage.exporting import Exporter
-from zq.storage.redis import batches, documents, layout, scripts
+from zq.storage.redis import batches, documents, layout, queues, scripts
 from zq.storage.redis.client import ReadRequest
 from zq.storage.redis.layout import (
     DRAFT,
@@ -49,7 +49,16 @@ from zq.storage.redis.layout import (
     STATE,
 )
 from zq.storage.redis.queues import KINDS
-from zq.storage.redis.store import NUMBER, PAIR, REQUEST_HEADER, SETTLE_HEADER, Store, decode_posted, decode_settled
+from zq.storage.redis.store import (
+    NUMBER,
+    PAIR,
+    REQUEST_HEADER,
+    SETTLE_HEADER,
+    Store,
+    checked,
+    decode_posted,
+    decode_settled,
+)
 from zq.storage.redis.transactions import PRODUCER
 
 # Field of the usage hash with the bytes of a queue's remembered results: this prefix and the queue's name.
@@ -92,8 +101,8 @@ class ParcelController:
     def export_queue(self, queue: QueueRef, after: str, limit: int, now: Seconds) -> Page[Parcel]:
         return self._exporter.queue_page(queue, after, limit, now)
 
-    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds) -> None:
-        moment = layout.ms(now)
+    def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
+        moment, condition = layout.ms(now), documents.condition(project, guard)
         if parcels:
             self._store.register_project(project)
         for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
@@ -103,24 +112,34 @@ class ParcelController:
                 self._store.schedule_expiry(queue, layout.ms(soonest), moment)
             if kind is QueueParcel:
                 for one in only(QueueParcel, its):
-                    self._adopt_queue(queue, one, moment)
+                    self._adopt_queue(queue, one, moment, condition)
             elif kind is MessageParcel:
                 messages = [_message_terms(one.message) for one in only(MessageParcel, its)]
                 terms = [
+                    *condition.terms,
                     b"%d" % moment,
                     layout.encode_full_name(queue),
                     *(term for terms in messages for term in terms),
                 ]
-                self._store.run(scripts.ADOPT_MESSAGES, queue, *terms)
+                checked(self._store.run(scripts.ADOPT_MESSAGES, queue, *terms, more=[condition.keys]))
             elif kind is HistoryParcel:
                 history = [term for one in only(HistoryParcel, its) for term in _history_terms(one)]
-                self._store.run(scripts.ADOPT_HISTORY, queue, *history, more=[layout.keys(queue).history])
+                more = [condition.keys, layout.keys(queue).history]
+                checked(self._store.run(scripts.ADOPT_HISTORY, queue, *condition.terms, *history, more=more))
             elif kind is KeyParcel:
                 known = [term for one in only(KeyParcel, its) for term in _key_terms(one)]
-                terms = [b"%d" % moment, layout.encode_text(owner), *known]
-                self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=[layout.keys(queue).answers])
+                terms = [*condition.terms, b"%d" % moment, layout.encode_text(owner), *known]
+                more = [condition.keys, layout.keys(queue).answers]
+                checked(self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=more))
             else:
                 self._adopt_rest(project, its, moment)
+
+    def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
+        self._store.register_project(queue.project)
+        return queues.create(self._store, queue, metadata, grouping, guard)
+
+    def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
+        return queues.delete(self._store, queue, guard, sequence)
 
     def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step
@@ -128,14 +147,15 @@ class ParcelController:
     def last_clock(self) -> Seconds | None:
         return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
 
-    def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int) -> None:
+    def _adopt_queue(self, queue: QueueRef, parcel: QueueParcel, now: int, condition: documents.Condition) -> None:
         if parcel.metadata is None:
             return
         grouping, (sequence, fresh, position, finished) = parcel.grouping, parcel.counters
         counters = max(sequence, position), layout.ms(fresh), layout.ms(finished)
         kind = b"%d" % KINDS.get(grouping, 0)
         terms = b"%d" % now, layout.encode_text(queue.name), parcel.metadata, grouping.encode(), kind
-        self._store.run(scripts.ADOPT_QUEUE, queue, *terms, *(b"%d" % number for number in counters))
+        raised = (b"%d" % number for number in counters)
+        checked(self._store.run(scripts.ADOPT_QUEUE, queue, *condition.terms, *terms, *raised, more=[condition.keys]))
 
     def _adopt_rest(self, project: str, parcels: Sequence[Parcel], now: int) -> None:
         client, whole = self._store.client, layout.project_ref(project)

@@ -4,8 +4,9 @@
 from typing import Final
 
 from zq.model import EndMessage, Grouping, Page, Queue, QueueRef, ReadyMessages, Seconds, Stats
-from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.store import Store
+from zq.model.documents import Guard
+from zq.storage.redis import documents, layout, replies, scripts
+from zq.storage.redis.store import Store, checked
 
 # Kinds of messages in grouped queues, as stored in their entries.
 KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
@@ -21,8 +22,7 @@ class QueueController:
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         self._store.register_project(queue.project)
-        terms = layout.encode_text(queue.name), metadata, grouping.encode(), b"%d" % KINDS.get(grouping, 0)
-        return bool(self._store.run(scripts.QUEUE_CREATE, queue, *terms))
+        return create(self._store, queue, metadata, grouping)
 
     def get(self, queue: QueueRef) -> Queue | None:
         keys = layout.keys(queue)
@@ -47,8 +47,7 @@ class QueueController:
         return int(self._store.client.command(keys.names, b"ZCARD", keys.names))
 
     def delete(self, queue: QueueRef) -> None:
-        keys = layout.keys(queue)
-        self._store.run(scripts.QUEUE_DELETE, queue, keys.name, more=[keys.answers, keys.history])
+        delete(self._store, queue)
 
     def purge(self, queue: QueueRef) -> None:
         self._store.run(scripts.QUEUE_PURGE, queue)
@@ -77,6 +76,21 @@ class QueueController:
             if go_on == (0, 0):
                 return Stats(claimed, free, oldest, newest, None if entered < 0 else entered)
             above, below = b"%d" % go_on[0] if go_on[0] else above, b"%d" % go_on[1] if go_on[1] else below
+
+
+def create(store: Store, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard | None = None) -> bool:
+    """Create the queue. Return False if it exists. Raises ``Fenced`` if the guard's document has another value."""
+    condition = documents.condition(queue.project, guard)
+    terms = layout.encode_text(queue.name), metadata, grouping.encode(), b"%d" % KINDS.get(grouping, 0)
+    return bool(checked(store.run(scripts.QUEUE_CREATE, queue, *condition.terms, *terms, more=[condition.keys])))
+
+
+def delete(store: Store, queue: QueueRef, guard: Guard | None = None, sequence: int | None = None) -> bool:
+    """Delete the queue; see ``ParcelController.delete_queue``. Without a guard, delete it unconditionally."""
+    keys, condition = layout.keys(queue), documents.condition(queue.project, guard)
+    terms = *condition.terms, keys.name, b"%d" % (-1 if sequence is None else sequence)
+    more = [condition.keys, keys.answers, keys.history]
+    return bool(checked(store.run(scripts.QUEUE_DELETE, queue, *terms, more=more)))
 
 
 def _grouping(stored: bytes | None) -> Grouping:

@@ -246,7 +246,8 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
         ttl = -1 if move.ttl is None else move.ttl
         soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
         expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
-        terms += [layout.pack_id(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay, b"%d" % move.keeps_age]
+        numbers_of_move = number, ttl, move.delay, move.keeps_age, move.may_create
+        terms += [layout.pack_id(move.id), *(b"%d" % one for one in numbers_of_move)]
         terms += [layout.encode_text(move.reason), layout.encode_text(move.checksum)]
         terms += [b"0"] if move.body is None else [b"1", move.body]
     targets = [QueueRef(project, name) for name in numbers]

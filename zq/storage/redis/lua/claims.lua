@@ -206,6 +206,8 @@ end
 for _, m in ipairs(messages) do
   if rest and not m.named then deleted[#deleted + 1] = m end
 end
+refused = missing_target(moved)
+if refused then return refused end
 finish(q, h, deleted, now, DELETED)
 give_back(q, full, released, now)
 if #moved > 0 then move_all(q, h, full, moved, now) end

@@ -27,6 +27,24 @@ local function fenced(key, name, epoch)
   return { 'fenced' }
 end
 
+---- part guarding
+
+-- Part of scripts that take effect only if a document has an expected value; documents.py describes its layout.
+
+-- Returns nil if the next key, a project's documents, has the value in ARGV for the title in ARGV ("" = the document is
+-- missing). If the title is "", there is no condition.
+local function outdated()
+  local documents, title, expected = KEYS[keys(1)], argument(), argument()
+  if title == '' then return nil end
+  local packed, value = redis.call('HGET', documents, title), ''
+  if packed then
+    local _, length, at = struct.unpack('>I8I2', packed)
+    value = string.sub(packed, at + length)
+  end
+  if value == expected then return nil end
+  return { 'fenced' }
+end
+
 ---- part remembering
 
 -- Part of scripts that store or remove counted idempotency results of a queue. The scores of counted results are their

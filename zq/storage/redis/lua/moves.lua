@@ -5,7 +5,7 @@
 
 -- Part of scripts that move messages to other queues of the project, or to new positions in their own queue. A move is
 -- a table: `m`, the message; `to`, the target; `ttl` (-1: unchanged); `delay` in seconds; `keeps_age` (1: in any case);
--- `reason` ("" unless the message becomes a dead letter); `body` and `checksum` if the message gets a new body. A
+-- `may_create` (1: a missing target is created); `reason` ("" unless the message becomes a dead letter); `body` and `checksum` if the message gets a new body. A
 -- target is a table: `q`, and its name `full`.
 
 -- Returns the creation time of a message, its checksum, the number of bytes of attributes after its body, and its
@@ -82,11 +82,18 @@ local function read_moves(targets)
   while argument_at < #ARGV do
     local id, to = argument(), targets[number()]
     ids[#ids + 1] = id
-    moves[id] = { to = to, ttl = number(), delay = number(), keeps_age = number() }
+    moves[id] = { to = to, ttl = number(), delay = number(), keeps_age = number(), may_create = number() }
     moves[id].reason, moves[id].checksum = argument(), argument()
     if number() == 1 then moves[id].body = argument() end
   end
   return moves, ids
+end
+
+-- Returns the reply of a script if the target of a move is missing and must not be created, else nil.
+local function missing_target(moves)
+  for _, item in ipairs(moves) do
+    if item.may_create == 0 and redis.call('EXISTS', item.to.q.state) == 0 then return { 'missing' } end
+  end
 end
 
 -- Returns for each target the earliest expiry of its new messages, or 0: the beginning of a reply.
@@ -115,5 +122,7 @@ for _, m in ipairs(found) do
     moved[#moved + 1], gone[#gone + 1] = moves[id], id
   end
 end
+local refused = missing_target(moved)
+if refused then return refused end
 if #moved > 0 then move_all(q, h, full, moved, now) end
 return earliest(targets) .. listed_ids(gone)

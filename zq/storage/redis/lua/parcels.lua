@@ -3,10 +3,12 @@
 
 ---- script adopt_queue
 
--- Creates a queue if it is missing, and raises its counters. KEYS: project, queue.
--- ARGV: now, name, metadata, grouping ("" = none), kind of a grouped queue's messages, last sequence, available-at of
+-- Creates a queue if it is missing, and raises its counters. KEYS: project, queue, documents.
+-- ARGV: the guard, see `guarding`; now, name, metadata, grouping ("" = none), kind of a grouped queue's messages, last sequence, available-at of
 -- the last post without delay, finish time of the last history entry. Returns "".
 
+local refused = outdated()
+if refused then return refused end
 local q, now, name, metadata, grouping, kind = queue_at(5), number(), argument(), argument(), argument(), argument()
 local sequence, fresh, finished = number(), number(), number()
 if redis.call('EXISTS', q.state) == 0 then
@@ -26,10 +28,12 @@ return ''
 
 ---- script adopt_messages
 
--- Stores messages with their sequences, outside the lane. KEYS: project, queue.
--- ARGV: now, the queue's full name; for each message, in order of sequences: sequence, claim count, time of the first
+-- Stores messages with their sequences, outside the lane. KEYS: project, queue, documents.
+-- ARGV: the guard, see `guarding`; now, the queue's full name; for each message, in order of sequences: sequence, claim count, time of the first
 -- claim in this queue, the message as packed by layout.encode_draft. Returns "".
 
+local refused = outdated()
+if refused then return refused end
 local q, now, full = queue_at(5), number(), argument()
 local kind = tonumber(redis.call('HGET', q.state, 'grouping') or 1)
 local mark, lined, count, size_of_all = string.char(kind), {}, 0, 0
@@ -81,10 +85,12 @@ return ''
 
 ---- script adopt_history
 
--- Adds entries to a queue's history. KEYS: project, queue, history.
--- ARGV: for each entry: position, sequence of the message, expiry, the record as packed by `keep`, the message's packed
+-- Adds entries to a queue's history. KEYS: project, queue, documents, history.
+-- ARGV: the guard, see `guarding`; for each entry: position, sequence of the message, expiry, the record as packed by `keep`, the message's packed
 -- id, body. Returns "".
 
+local refused = outdated()
+if refused then return refused end
 local q, h, size = queue_at(5), history(1), 0
 local function adopt(position, sequence, expires, record, id, body)
   local place = string.format('%014.0f', position)
@@ -105,9 +111,11 @@ return ''
 
 ---- script adopt_keys
 
--- Stores idempotency keys of a queue or, if its name is "", of the log. KEYS: project, queue, answers.
--- ARGV: now, the queue's name; for each key: idempotency key, digest, expiry, result. Returns "".
+-- Stores idempotency keys of a queue or, if its name is "", of the log. KEYS: project, queue, documents, answers.
+-- ARGV: the guard, see `guarding`; now, the queue's name; for each key: idempotency key, digest, expiry, result. Returns "".
 
+local refused = outdated()
+if refused then return refused end
 local now, name, once = number(), argument(), keys(2)
 local function adopt(key, digest, expires, answer)
   if known(once, key, now) then return end

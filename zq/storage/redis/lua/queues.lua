@@ -3,14 +3,17 @@
 
 ---- script queue_create
 
--- Creates a queue. KEYS: project, queue. ARGV: name, metadata, grouping ("": none), kind of its messages. Returns 1;
--- returns 0 without a change if the queue exists.
+-- Creates a queue. KEYS: project, queue, documents. ARGV: the guard, see `guarding`; name, metadata, grouping ("":
+-- none), kind of its messages. Returns 1; returns 0 without a change if the queue exists.
 
+local refused = outdated()
+if refused then return refused end
 if redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
-create(queue_at(5), ARGV[1], ARGV[2])
-if ARGV[3] ~= '' then
-  redis.call('HSET', KEYS[2], GROUPING .. ARGV[1], ARGV[3])
-  redis.call('HSET', KEYS[5], 'grouping', ARGV[4])
+local name, metadata, grouping, kind = argument(), argument(), argument(), argument()
+create(queue_at(5), name, metadata)
+if grouping ~= '' then
+  redis.call('HSET', KEYS[2], GROUPING .. name, grouping)
+  redis.call('HSET', KEYS[5], 'grouping', kind)
 end
 return 1
 
@@ -35,17 +38,23 @@ return { names, pick(KEYS[2], names), pick(KEYS[2], fields) }
 
 ---- script queue_delete: allow-oom
 
--- Removes a queue with its contents. KEYS: project, queue, idempotency results, history. ARGV: name. Returns "". The
--- floor makes sequences of later queues higher than the sequences of this one (L6).
+-- Removes a queue with its contents. KEYS: project, queue, documents, idempotency results, history. ARGV: the guard, see
+-- `guarding`; name, expected last sequence (-1: any). Returns 1; returns 0 without a change if the queue has another
+-- last sequence. The floor makes sequences of later queues higher than the sequences of this one (L6).
 
+local refused = outdated()
+if refused then return refused end
+local name, expected = argument(), number()
 local sequence = tonumber(redis.call('HGET', KEYS[5], 'sequence') or 0)
+if expected >= 0 and expected ~= sequence and redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
 if sequence > tonumber(redis.call('GET', KEYS[3]) or 0) then redis.call('SET', KEYS[3], sequence) end
 add_usage(drop_figures(queue_at(5), 'stored'), drop_figures(queue_at(5), 'bytes', 'kept'))
-add_usage(0, add_to_part(ANSWERED .. ARGV[1], -math.huge))
-redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('HDEL', KEYS[2], ARGV[1], GROUPING .. ARGV[1])
-redis.call('UNLINK', unpack(KEYS, 5))
-return ''
+add_usage(0, add_to_part(ANSWERED .. name, -math.huge))
+redis.call('ZREM', KEYS[1], name)
+redis.call('HDEL', KEYS[2], name, GROUPING .. name)
+redis.call('UNLINK', unpack(KEYS, 5, 14))
+redis.call('UNLINK', unpack(KEYS, 16))
+return 1
 
 ---- script queue_purge: allow-oom
 
