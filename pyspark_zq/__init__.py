@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module through which Spark finds ``format("zq")`` without registration.
+"""The module through which Spark finds the data source of ``format("zq")`` without registration.
 
 Spark imports all modules whose names begin with ``pyspark_`` when it looks for any data source. If one import fails,
 Spark finds no data source at all, so this module imports zq only when Spark accesses ``DefaultSource``.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: changes and rejected requests (tenancy contract, section 9).
 
-The log contains no bodies, secrets or signatures. After ``MAX_PER_SECOND`` rejected requests in a second, further ones
-are only counted. ``DELAY`` seconds later, one line reports the count.
+The log contains no bodies, secrets or signatures. At most ``MAX_PER_SECOND`` rejected requests are logged per second.
+The others are counted. After ``DELAY`` seconds, a single log line reports their number.
 """
 
 import logging

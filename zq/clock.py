@@ -91,8 +91,8 @@ class StoreClock:
     gives a lower and an upper bound for the offset. The clock intersects the bounds of all samples of the last minute,
     so a slow reply does not reduce its precision.
 
-    If a sample contradicts the others, the store's clock was set forward or back. The clock follows a step back
-    gradually, and a step forward of up to one second at once. Three samples must confirm a larger step forward.
+    If a sample contradicts the others, the store's clock was set forward or back. This clock follows a step back
+    gradually. It follows a step forward immediately, but a step of more than a second only after three samples agree.
 
     Args:
         distrusted_lead: Returns the seconds by which the clock of the store's machine is ahead of the store's time.
@@ -124,8 +124,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the store's time is known less precisely, return its upper bound, after waiting until the store has reached
-        this time. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT`` seconds.
+        If the store's time is known less precisely, take the upper bound of the estimate, wait until the store has
+        reached this time, and return it. Raises ``Unavailable`` if the wait would exceed ``LONGEST_WAIT`` seconds.
         """
         with self._lock:
             moment = self._monotonic()

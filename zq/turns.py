@@ -5,9 +5,9 @@ Python lets a thread keep the interpreter lock for 5 ms while other threads wait
 this time. *Large work* is the work for a heavy request (``zq.http.weight``). While large work is in progress, the
 process uses a shorter switch interval. After each slice, a thread with large work sleeps:
 
-- If a light request is in progress, it sleeps long enough for this request.
-- If another project sent a request recently, it sleeps for several times the duration of the slice.
-- In all other cases, it sleeps briefly.
+- If a light request is in progress, the thread sleeps long enough for this request.
+- If another project sent a request recently, the thread sleeps for several times the duration of the slice.
+- In all other cases, the thread sleeps briefly.
 
 ``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large
 work, nothing changes, so light requests have no overhead.

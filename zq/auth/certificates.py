@@ -28,7 +28,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a certificate subject, as configured in the file."""
+    """The identity of a certificate subject, as configured in the certificate file."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -47,7 +47,7 @@ class Certificates:
         self._identities = read_identities(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
+        """Read the certificate file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         self._identities = read_identities(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
@@ -60,7 +60,7 @@ class Certificates:
 
 
 def read_identities(path: str) -> dict[str, Identity]:
-    """Read the file and return identities by subject. Raises ``StartRefused`` if the file is not valid."""
+    """Read a certificate file and return identities by subject. Raises ``StartRefused`` if the file is not valid."""
     try:
         with open(path, "rb") as file:
             given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])

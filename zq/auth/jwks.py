@@ -77,7 +77,7 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return an algorithm with which PyJWT can parse the key."""
+    """Return an algorithm with which PyJWT can parse the JSON Web Key ``given``."""
     fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 

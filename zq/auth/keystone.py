@@ -78,7 +78,7 @@ class Keystone:
         """Wrap the application in the Keystone middleware, which authenticates requests before the application.
 
         Args:
-            set_aside: Removes identity headers that the client sent from the WSGI environment.
+            set_aside: Removes the client's identity headers from the WSGI environment.
             get_peer: Returns the client's address.
             refused: Called with the environment and the client's address if the middleware rejects a request.
             public: Path prefixes of requests that need no token.
@@ -181,7 +181,10 @@ def _digest(environ: Mapping[str, Any]) -> bytes:
 
 
 def identity(environ: MutableMapping[str, Any]) -> Identity | None:
-    """Return the identity in the middleware's headers, or ``None`` if the token has no valid project id."""
+    """Return the identity from the headers that Keystone's middleware has set.
+
+    Return ``None`` if the token is not confirmed or has no valid project id.
+    """
     project = environ.get("HTTP_X_PROJECT_ID") or ""
     if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or PROJECT_ID.fullmatch(project) is None:
         return None

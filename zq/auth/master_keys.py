@@ -33,7 +33,7 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous keys."""
+        """Read the key file again. If it is invalid, raise ``StartRefused`` and keep the previous keys."""
         self._use(read_keys(self._path, self._option))
 
 

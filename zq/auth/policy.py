@@ -4,7 +4,7 @@
 The roles come from a built-in table, which an oslo.policy file can override.
 
 oslo.policy denies an unparsable rule and ignores an unknown rule without an error. This module therefore rejects the
-whole file if it has an error. The library is imported only if a file is configured.
+whole file if it has an error. oslo.policy is imported only if a file is configured.
 """
 
 import logging
@@ -102,7 +102,7 @@ Decide = Callable[[str, frozenset[str], str, str], bool]
 class Policy:
     """The current policy, which decides whether a caller satisfies a rule.
 
-    The constructor raises ``StartRefused`` if the file is not valid.
+    The constructor raises ``StartRefused`` if the policy file is not valid.
     """
 
     def __init__(self, path: str = "") -> None:

@@ -20,13 +20,13 @@ class ProxySecrets:
     """The secrets that identify requests from the proxy."""
 
     def __init__(self, path: Callable[[], str]) -> None:
-        """Read the secrets. ``path`` returns the configured path. Raises ``StartRefused`` if the file is not valid."""
+        """Read the secret file. ``path`` returns its path. Raises ``StartRefused`` if the file is not valid."""
         self._path = path
         self._failures = FailureLimit()
         self._secrets = read_secrets(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous secrets."""
+        """Read the secret file again. If it is invalid, raise ``StartRefused`` and keep the previous secrets."""
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:

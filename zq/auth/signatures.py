@@ -84,7 +84,7 @@ def parse_time(text: str) -> Seconds:
 
 
 def format_time(expires: Seconds) -> str:
-    """Format an expiry time for the signed text."""
+    """Format the expiry time of a pre-signed URL for the text to sign."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 

@@ -151,7 +151,8 @@ def default_max_tokens(_project: str) -> int:
 class Tokens:
     """The tokens of all projects.
 
-    An administrator token belongs to no project: it is not listed and does not count against a quota.
+    An administrator token belongs to no project. It is not in the listing of a project's tokens and does not count
+    against a project's quota.
 
     Args:
         denied_for: Retention of revocation marks in seconds; at least the maximum lifetime of a JSON Web Token.

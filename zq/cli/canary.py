@@ -81,8 +81,8 @@ class PendingMessage(Struct):
     Attributes:
         begun: Time when the post began.
         ended: Time when the post was acknowledged or has failed; ``None`` while it runs.
-        available: How many seconds the server had been available in this run when it acknowledged the post or, later,
-            when the queue was last found to contain the message; ``None`` without an acknowledgement.
+        available: Seconds for which the server had been available in this run when it acknowledged the post; ``None``
+            without an acknowledgement. If a listing of the queue later contains the message, the value is updated.
     """
 
     begun: float
@@ -125,7 +125,7 @@ class Ledger:
 
     @property
     def missing_count(self) -> int:
-        """Number of lost messages that have not arrived late."""
+        """Number of messages that counted as lost and have not been delivered since."""
         return len(self._lost)
 
     @property
@@ -134,7 +134,7 @@ class Ledger:
         return len(self._unverified)
 
     def begin(self, now: float) -> int:
-        """Return the number of the next message, which is about to be posted."""
+        """Record that the post of a new message begins, and return the message's number."""
         with self._lock:
             self._last += 1
             self._pending[self._last] = PendingMessage(now)
@@ -171,7 +171,7 @@ class Ledger:
         """Return the numbers of the overdue messages. The caller passes them to ``verify``, which finds the lost ones.
 
         Args:
-            patience: Seconds with a working server after which a message is overdue; ``None`` = those of the ledger.
+            patience: Seconds with a working server after which a message is overdue; ``None`` = ``self.patience``.
         """
         with self._lock:
             due = self._available - (self.patience if patience is None else patience)
@@ -317,7 +317,10 @@ class Canary:
                         self._ledger.delete(number)
 
     def _verify(self, patience: float | None = None) -> None:
-        """Look for overdue messages in the queue. If the queue cannot be read, the messages stay overdue."""
+        """Mark overdue messages that the queue does not contain as lost.
+
+        If the queue cannot be read, the messages stay overdue.
+        """
         overdue = self._ledger.find_overdue(time.monotonic(), patience)
         if overdue:
             with self._step("verify"), suppress(NotAuthorized):
@@ -361,7 +364,7 @@ class CanaryMetrics:
         from prometheus_client.registry import Collector
 
         class LedgerCollector(Collector):
-            """The counters of the ledger."""
+            """A Prometheus collector for the counters of the canary's ledger."""
 
             def collect(self) -> Iterator[CounterMetricFamily]:
                 for name, text in COUNTERS.items():

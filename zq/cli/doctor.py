@@ -109,7 +109,7 @@ class Doctor:
 
     @property
     def _among(self) -> str:
-        """Text for a finding if only some queues were checked, such as " of the first 100"; otherwise ""."""
+        """The words " of the first 100" for a finding, if only the first 100 queues were checked; otherwise ""."""
         return f" of the first {MAX_QUEUES}" if len(self._queues) == MAX_QUEUES else ""
 
     def check_reach(self) -> Finding:

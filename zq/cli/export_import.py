@@ -152,7 +152,7 @@ class LossCounts:
             note(f"{count:,} messages of {of} {name} will lose these members: {members}.")
 
     def check(self) -> None:
-        """Raise ``Failure`` if a message was counted."""
+        """Raise ``Failure`` if there are messages that an import cannot restore completely."""
         if count := self._counts.total():
             raise Failure(f"{count:,} messages have members that an import cannot restore.")
 
@@ -333,7 +333,7 @@ def group_batches(lines: Iterable[Line]) -> Iterator[ResourceLine | list[Message
 
 
 class Importer:
-    """A sender of message batches. It counts the messages that lose their ttl or delay."""
+    """A sender of message batches, which counts the messages that were stored without their ttl or delay."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

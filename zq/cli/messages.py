@@ -31,7 +31,7 @@ Ids = tuple[str, ...]
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     """Return a decorator that adds the option ``--limit``.
 
-    ``more`` is inserted into the help text. If ``more`` is set, such as to ", 0 = all", the option accepts 0.
+    ``more`` is inserted into the help text, for example ", 0 = all". If ``more`` is not empty, the option accepts 0.
     """
     text = f"Maximum number of results{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
@@ -40,9 +40,9 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
 def parse_body(text: str, as_text: bool = False) -> Raw:
     """Convert an argument to a message body.
 
-    If the argument is valid JSON, the body is the JSON value. Otherwise, or if ``as_text`` is true, the body is a
-    string. Raises ``UsageError`` if ``as_text`` is false and the argument begins like a JSON object or array but is
-    not valid JSON.
+    If ``as_text`` is true, or if the argument is not valid JSON, the body is a string. Otherwise, the body is the JSON
+    value. Raises ``UsageError`` if ``as_text`` is false and the argument begins like a JSON object or array but is not
+    valid JSON.
     """
     if not as_text:
         try:

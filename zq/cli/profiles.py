@@ -124,7 +124,7 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
         given: Settings from options and environment variables, which have precedence.
         profile: The name of the profile; ``None`` = the default profile.
         file: The configuration file; ``None`` = the default path.
-        stored: Whether to use the token of the profile or of the stored login.
+        stored: If false, the tokens of the profile and of the stored login are ignored.
     """
     path = file or config_file()
     own = profile_additions(given, read_profile(profile, file))

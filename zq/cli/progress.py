@@ -102,7 +102,7 @@ class Progress:
     def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
         """Return a context manager that includes the progress of Spark's tasks in the output.
 
-        ``tasks`` returns a description of the current tasks. The elapsed time is reset to zero.
+        ``tasks`` returns a description of the current tasks. On entry, the elapsed time is reset to zero.
         """
         self.tasks = tasks
         self._begin()

@@ -252,9 +252,9 @@ class Sender:
     def send(self, progress: Callable[[Upload, int], None]) -> None:
         """Send all batches, then remove the resume file.
 
-        If a request fails, the resume file remains, so that the user can resume the post. If certainly no message was
-        stored, the resume file is removed. ``progress`` is called after each batch with the state of the upload and
-        the number of bytes that were read from the source file.
+        If a request fails, the resume file remains, so that the user can resume the post, unless it is certain that no
+        message was stored. ``progress`` is called after each batch with the state of the upload and the number of
+        bytes that were read from the source file.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._max_threads, "zq-post") as pool:
             try:

@@ -57,11 +57,14 @@ class EventReader:
     def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
         """Prepare to reconnect after the stream has ended. Return the gaps to report, or raise ``error``.
 
-        - ``Invalid``, if the server itself has sent the resume position: the server has lost the log. Report a gap, and
-          read the new log from its start.
-        - ``TooManyRequests``, if an earlier connection has received data: sleep as long as the server requests.
-        - Any other error, if this connection has received no data: raise the error.
-        - Otherwise, sleep for a back-off. If no resume position is known, report a gap.
+        The first case that applies determines the reaction:
+
+        - The server rejects a resume position that it has sent itself (``Invalid``). The server has lost the log, so
+          report a gap, and read the new log from its start.
+        - The server limits the rate (``TooManyRequests``), and data was received earlier. Sleep as long as the server
+          requests.
+        - Another error occurs before this connection has received data. Raise ``error``.
+        - In all other cases, sleep for a back-off. If no resume position is known, report a gap.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False

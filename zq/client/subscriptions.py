@@ -64,7 +64,7 @@ class SubscriptionOperations(ResourceOperations):
         """Change a subscription. ``None`` leaves a property unchanged.
 
         Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``. A new ``subscriber`` must
-        confirm and does not get the old ``post_headers``. To get its webhook secret, call ``rotate_secret``.
+        confirm and does not get the old ``post_headers``. To get a webhook secret for it, call ``rotate_secret``.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})

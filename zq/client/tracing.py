@@ -35,8 +35,8 @@ def trace_headers() -> Mapping[str, str]:
 def link_to(attributes: Mapping[str, Any]) -> "Link | None":
     """Return a link to the span that posted the message with these attributes.
 
-    Return ``None`` if the attributes contain no valid trace context. Otherwise, raises ``ModuleNotFoundError`` if the
-    package ``opentelemetry-api`` is not installed.
+    Return ``None`` if the attributes contain no valid trace context. Raises ``ModuleNotFoundError`` if there is a trace
+    context but the package ``opentelemetry-api`` is not installed.
     """
     parent, state = attributes.get(PARENT), attributes.get(STATE)
     if not isinstance(parent, str) or not trace_context(parent, ""):

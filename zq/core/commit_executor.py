@@ -6,8 +6,8 @@ store applies a small commit in the same step. The server applies a large commit
 A slice is idempotent. After each slice the server pauses for twice the duration of the slice, so that other requests
 make progress.
 
-The server that received a commit applies it. If that server dies, another server resumes the commit. A commit counts as
-abandoned if it makes no progress between two polls.
+The server that received a commit applies it. If that server dies, another server resumes the commit. Each server reads
+the unfinished commits once a second. A commit that makes no progress between two reads counts as abandoned.
 """
 
 import logging
@@ -124,7 +124,7 @@ class CommitExecutor:
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
     def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
-        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether the commit is still open."""
+        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether it is still unfinished."""
         LOG.info("Resuming a commit that a stopped server has left unfinished.")
         try:
             return not self._apply_slices(one.project, one.producer, time.monotonic() + MAINTENANCE_SECONDS)

@@ -27,8 +27,8 @@ class ProtocolKey(Struct, frozen=True):
 class OwnedDocuments(Struct, frozen=True):
     """A kind of documents that are deleted together with their project.
 
-    ``deployment_kinds`` are kinds of documents that belong to the deployment. Together with a document of the project,
-    the documents of these kinds with the same name are deleted.
+    Documents that belong to no project are deleted as well if their kind is in ``deployment_kinds`` and they have the
+    same name as a deleted document.
     """
 
     kind: str

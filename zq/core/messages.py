@@ -100,9 +100,9 @@ class Messages:
     def rules(self, queue: QueueRef, size: int) -> Rules:
         """Return the queue's rules (parsed settings) for a post of ``size`` bytes. Create a missing queue.
 
-        If no rules are cached, or if the cached rules forbid the post, the current rules are read from the store.
-        Otherwise, the rules may be outdated; the store then rejects the post. Raises ``NoPosts`` or ``ReadOnly`` if the
-        mode of the service forbids posts. See contract section 7.2.
+        If no rules are cached, or if the cached rules forbid the post, the current rules are read from the store. If
+        the method returns outdated cached rules, the store later rejects the post. Raises ``NoPosts`` or ``ReadOnly``
+        if the mode of the service forbids posts. See contract section 7.2.
         """
         self._modes.check_post()
         remembered = self._rules_cache.remembered(queue)
@@ -213,9 +213,10 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the copies of the messages for the queue's followers, such as subscriptions.
+        """Add copies of the messages for the queue's followers, such as subscriptions, to a stage.
 
-        If an earlier attempt of this request has staged the copies, nothing is staged again.
+        Staged messages are invisible until a commit publishes them. If an earlier attempt of this request has staged
+        the copies, nothing is staged again.
         """
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
@@ -243,7 +244,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Add the drafts to the stage. If ``refusal`` is set, add nothing and raise ``refusal``.
+        """Add the drafts to a stage (uncommitted messages). If ``refusal`` is set, add nothing and raise ``refusal``.
 
         Raises ``Repeated`` instead if an earlier request with the same idempotency key has been applied.
         """

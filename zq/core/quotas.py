@@ -374,7 +374,7 @@ class Quotas:
         return {name: (count, limits[name]) for name, count in used.items() if limits.get(name)}
 
     def largest_uses(self) -> Mapping[str, LargestUse]:
-        """Return the largest use of each storage and metadata quota that this process has cached, by quota name.
+        """Return, by quota name, the project that has used the largest fraction of its storage or metadata quota.
 
         The method does not read the store. It knows only projects whose writes this process has checked recently.
         """

@@ -102,7 +102,7 @@ class Redriving:
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
-            Invalid: ``terms.to`` is not set, and no message was moved because a message has no origin.
+            Invalid: ``terms.to`` is not set, no message was moved, and a message to move has no origin.
             QueuePaused: No message was moved, and posts to a target are paused.
         """
         routes = self._routes(queue, terms, allowance)

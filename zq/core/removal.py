@@ -37,8 +37,8 @@ TOKEN_KINDS: Final = (TOKEN, "token-used")
 class Removal:
     """Deletion of projects in steps. Any server may continue a deletion.
 
-    The project is suspended first, so that its clients cannot create anything. The document that suspends the project
-    is deleted last. Transaction objects are not deleted: stages and producers expire, and fences are kept.
+    The project is suspended first, so that its clients cannot create anything. The settings that suspend the project
+    are deleted after all data. Transaction objects are not deleted: stages and producers expire, and fences are kept.
     """
 
     def __init__(

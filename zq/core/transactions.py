@@ -76,7 +76,7 @@ class Transactions:
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete the stage and its messages, unless a commit uses it. Ignore an unknown stage."""
+        """Delete a stage and its uncommitted messages, unless a commit is publishing it. Ignore an unknown stage."""
         project, stage = project_id(project), check_free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
@@ -85,7 +85,7 @@ class Transactions:
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
     ) -> CommitResult:
-        """Publish stages and delete the messages of claims atomically.
+        """Publish staged messages and delete the messages of claims atomically.
 
         If the commit is recorded but not completely applied yet, ``CommitResult.open`` is set. Such a commit can no
         longer fail. Raises ``NotAuthorized`` if the caller may not use a queue, a stage or the producer. Also raises

@@ -25,7 +25,7 @@ MAX_PROJECTS: Final = 10_000
 
 
 class LargestUse(NamedTuple):
-    """The used fraction of a quota, and the project that uses the largest fraction of it."""
+    """The project that has used the largest fraction of its quota, and this fraction (``ratio``)."""
 
     ratio: float
     project: str

@@ -148,8 +148,8 @@ def _fold(span: Span, max_names: int) -> Span:
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     """Keep the ``max_names`` busiest rows, and add up the counts of the other rows.
 
-    The other rows are added up by project. If they belong to more than ``max_names`` projects and to more than one,
-    they are added up to a single row.
+    The other rows are merged into one row per project. If this would give more than ``max_names`` rows, but at least
+    two, they are merged into a single row instead.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}

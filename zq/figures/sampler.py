@@ -336,7 +336,7 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the message counts of one server process in one interval to the message rates."""
+        """Convert one server process's message counts in an interval to rates, and add them to the total rates."""
         if slot >= self.clock.now() // FINE.step:  # The other process's clock is ahead.
             return
         rates = self.spans.get(slot)

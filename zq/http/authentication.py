@@ -160,7 +160,7 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the credential check of the optional feature, such as SQS, that authenticates the request itself.
+        """Return the credential check of the feature, such as SQS, that authenticates the request.
 
         Return ``None`` if the server's own strategy authenticates the request.
         """

@@ -84,7 +84,7 @@ class Reloadable(Protocol):
     """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. If the file is invalid, raise ``StartRefused`` and keep the previous content."""
+        """Read the configuration file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         ...
 
 

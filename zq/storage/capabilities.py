@@ -353,7 +353,7 @@ class TopicController(Protocol):
         """Return a slice of the log: batches of the topics that match ``pattern``, in log order.
 
         Each batch has a message above the sequence ``after``. It may also have expired messages and messages up to
-        ``after``, which the caller filters out. The driver stops adding batches when one of these conditions is met:
+        ``after``, which the caller filters out. The driver stops adding batches under one of these conditions:
 
         - The slice has at least ``limit`` messages.
         - With the next batch, the bodies would exceed a megabyte. The first batch may be larger.

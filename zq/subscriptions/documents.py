@@ -5,7 +5,7 @@ If a queue has active subscriptions, its metadata contains the key ``MARK``. Eac
 this key, so that posts to the queue notify its subscribers.
 
 A delivery worker copies the messages of a project's topics to subscriptions, up to a position called the fan-out
-cursor. Each change that leaves a topic with subscriptions gives this cursor a new version.
+cursor. If a topic's subscriptions change and the topic still has subscriptions, this cursor gets a new version.
 """
 
 from collections.abc import Callable
@@ -216,9 +216,10 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the fan-out cursor of a topic's project after a change of the topic's subscriptions.
+        """Give the fan-out cursor of a topic's project a new version after a change of the topic's subscriptions.
 
-        If the project has no cursor, create it before the first message that an active subscription must receive.
+        If the project has no cursor, create it at the position before the first message that an active subscription
+        must receive. If no subscription is active, create it at the end of the log.
         """
         if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]

@@ -42,9 +42,10 @@ class Subscriptions(Protocol):
         ...
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the subscription's messages in batches. A batch is deleted when the next one is requested.
+        """Yield the subscription's messages in batches.
 
-        Raises ``Unavailable`` if the store is unavailable.
+        When the caller requests the next batch, the messages of the previous batch are deleted from the store. Raises
+        ``Unavailable`` if the store is unavailable.
         """
         ...
 
@@ -97,7 +98,10 @@ class Pusher:
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield frames in batches. Blocks. A batch is deleted when the next one is requested."""
+        """Yield frames in batches. Blocks.
+
+        When the caller requests the next batch, the messages of the previous batch are deleted from the store.
+        """
         notified, self._notified, self._polled_at = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):

@@ -112,7 +112,7 @@ def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -
 def messages(
     queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
 ) -> bytes:
-    """Encode messages that were read by ids or claimed, without links."""
+    """Encode a list of messages, without a link to a next page."""
     return encode(answers.Messages(_format_messages(queue, messages, now, detailed, starts)))
 
 

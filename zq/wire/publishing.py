@@ -59,7 +59,7 @@ def page(
 
 
 def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
-    """Encode messages of a topic as a list without links."""
+    """Encode a list of a topic's messages, without a link to a next page."""
     return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 
@@ -86,7 +86,7 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Render the server-sent event for messages that are missing between the numbers ``after`` and ``resumes``.
+    """Render the server-sent event for missing messages: the sequence numbers between ``after`` and ``resumes``.
 
     The event id is the last missing sequence number, so that a client that reconnects resumes after the gap.
     """

@@ -117,7 +117,7 @@ class PostResult(NamedTuple):
 
 
 class Poster:
-    """The executor of posts in one process."""
+    """The component that stores the posts of all threads of a process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -45,10 +45,10 @@ class Numbering(Protocol):
         """Return the queues in ``keys`` that are known not to exist."""
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
-        """Reserve sequences for the ``arrivals`` of each queue.
+        """Reserve sequences for the ``arrivals`` (new messages) of each queue.
 
-        Raises ``TransactionAborted`` if this is impossible, and ``QueueNotFound`` if a missing queue must not be
-        created.
+        Raises ``TransactionAborted`` if the sequences cannot be reserved, and ``QueueNotFound`` if a missing queue must
+        not be created.
         """
 
 
@@ -56,8 +56,8 @@ class TransactionNumbering:
     """The assignment of sequences within the transaction that stores the messages; see ``counters``.
 
     Args:
-        cached: The cached counters.
-        gives_way: Whether to raise ``StaleCounter`` also if another transaction is writing one of the counters.
+        cached: The counters that this process has cached.
+        gives_way: Whether ``assign`` raises ``StaleCounter`` if another transaction is writing one of the counters.
     """
 
     def __init__(self, client: StoreClient, cached: Mapping[QueueKey, CachedCounter], *, gives_way: bool) -> None:
@@ -84,7 +84,8 @@ class TransactionNumbering:
 class DrawnNumbering:
     """The assignment of sequences by a write outside the transaction that stores the messages.
 
-    The transaction holds the lane of its process during this write; see ``lanes``.
+    During this write, the transaction holds its process's lane, a document that shows other processes which posts are
+    in progress; see ``lanes``.
     """
 
     def __init__(self, client: StoreClient, lane: Lane) -> None:
@@ -92,13 +93,13 @@ class DrawnNumbering:
         self._lane = lane
 
     def begin(self, session: Session) -> None:
-        """Acquire the process's lane for this transaction."""
+        """Write the document of the process's lane, which prevents other transactions of this lane; see ``lanes``."""
         self._lane.hold(session)
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Return the queues in ``keys`` that do not exist. Queues that the process knows are not looked up.
+        """Return the queues in ``keys`` that do not exist.
 
-        If a known queue was deleted, ``assign`` detects that the queue does not exist.
+        A queue whose counter is in the process's cache is assumed to exist. If it was deleted, ``assign`` fails.
         """
         unknown = [key for key in keys if not self._client.counters.is_known(key)]
         return find_missing(self._client, session, unknown)
@@ -155,8 +156,8 @@ class DrawnNumbering:
     def _range(self, counter: Mapping[str, Any], number: int) -> SequenceRange:
         """Return the range of sequences that ``_draw`` has reserved in a queue.
 
-        ``counter`` is the queue's document afterwards. Raises ``SequencesNotReserved`` if the document does not contain
-        the range, or if a purge or deletion has removed the range.
+        ``counter`` is the queue's document after ``_draw``. Raises ``SequencesNotReserved`` if the document does not
+        contain the range, or if a purge or deletion has removed the range.
         """
         drawn = counter.get("x", {}).get(self._lane.name, {})
         floor = floor_of(counter)

@@ -163,9 +163,10 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the last removed sequence of each queue that has removed messages in ``groups``, by shard key.
+    """Find the queues with removed messages in ``groups``, and return each queue's last removed sequence.
 
-    A purge or deletion has removed these messages, but they are not yet deleted from the database.
+    Removed messages were purged, or deleted with their queue, but are still in the database. The keys of the result are
+    the queues' shard keys.
     """
     first: dict[str, int] = {}
     for group in groups:
@@ -200,8 +201,8 @@ def _groups(
     """Group claimed messages by claim and queue, and return one document per group.
 
     The function reads the messages whose claim id matches ``ids``. The pipeline stages ``bounded`` limit their number.
-    A document with the ``_id`` None counts the messages that it ignores: expired messages, messages of expired claims,
-    and messages that do not match the expression ``ours``.
+    The document with the ``_id`` None counts the ignored messages: expired messages, messages of expired claims, and
+    messages that do not match the expression ``ours``.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

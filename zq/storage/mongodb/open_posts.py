@@ -70,9 +70,10 @@ LANE_WAIT: Final = 0.05
 
 
 class OpenRange(NamedTuple):
-    """An open range of sequences: the last range that a lane has drawn in a queue, if its group is not committed.
+    """The last range of sequences that a lane has reserved in a queue, if the posts of this range are not committed.
 
-    ``first`` is the first sequence of the range, and ``attempt`` is the attempt that has drawn the range.
+    A lane is the series of posts of one process; see ``lanes``. ``first`` is the first sequence of the range, and
+    ``attempt`` is the number of the attempt that has reserved the range.
     """
 
     first: int
@@ -84,7 +85,7 @@ class PageLimits(NamedTuple):
 
     - ``last``: the highest sequence that the page may contain.
     - ``committed``: the argument ``committed`` of ``StoreClient.find``, which is the earliest time of the data to read.
-    - ``ranges``: the open range of each lane in the queue.
+    - ``ranges``: the range of sequences that each lane (series of posts of one process) has not committed yet.
     """
 
     last: int
@@ -104,7 +105,7 @@ Found = tuple[Sequence[BsonDocument], BsonDocument]
 
 
 class OpenPosts:
-    """Reads pages of messages, and waits for posts of all servers that are not committed yet. Thread-safe."""
+    """A reader of message pages, which waits for posts that any server has not committed yet. Thread-safe."""
 
     def __init__(self, client: StoreClient, timer: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -151,6 +152,8 @@ class OpenPosts:
 
     def _limits(self, key: QueueKey, after: Timestamp | None = None) -> PageLimits:
         """Read the queue's document and the lanes at the time ``after`` or later, and return the limits of a page.
+
+        A lane is the series of posts of one process; see ``lanes``.
 
         Ranges whose transactions are known to have ended are not in the result. A page that is read with the result's
         ``committed`` includes the messages of these transactions.
@@ -199,7 +202,8 @@ class OpenPosts:
     def _touch(self, ranges: Mapping[str, OpenRange]) -> None:
         """Try to write the document of each range's lane, and record the attempts that have ended.
 
-        A write succeeds only if no transaction of the lane is in progress.
+        A lane is the series of posts of one process; see ``lanes``. A write succeeds only if no transaction of the lane
+        is in progress.
         """
         for lane, one in ranges.items():
             touched = self._client.touch(LANE + lane)

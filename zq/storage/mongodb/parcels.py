@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Migration of projects between MongoDB and other stores, as parcels (records that do not depend on the driver).
 
-An imported history entry is stored like the entry of a moved message, with an ``_id`` of its own.
+An imported history entry gets a new ``_id``. The message's ``_id`` is stored in the field ``i``.
 """
 
 import json

@@ -37,10 +37,10 @@ class Pop(NamedTuple):
 class Pops:
     """The component that removes popped messages for all threads of a process.
 
-    Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted. Each
-    request of the group then runs in its own transaction. For the next ``SEPARATE_SECONDS`` seconds, new requests do
-    not share transactions either. Otherwise, collisions of two processes on one queue would also abort pops from other
-    queues. On a sharded cluster, requests never share a transaction, because the transaction would involve many shards.
+    Concurrent requests share a transaction. If another process has changed a message, the transaction is aborted, and
+    each request is repeated in its own transaction. For the next ``SEPARATE_SECONDS`` seconds, each new request also
+    uses its own transaction, so that collisions on one queue do not abort pops from other queues. On a sharded cluster,
+    requests never share a transaction, because the transaction would involve many shards.
     """
 
     def __init__(self, client: StoreClient) -> None:

@@ -160,9 +160,9 @@ class Reservations:
     def finish(self, claims: Sequence[ClaimRef], attempt: str, max_messages: int, now: int, session: Session) -> int:
         """Delete up to ``max_messages`` reserved messages, or turn them into history entries.
 
-        ``claims`` are the claims of the commit attempt that are not completed yet. One call processes only the first of
-        them that have the same queue and history retention. Return the number of completed claims, which come first in
-        ``claims``. If the result is 0, call this method again with the same claims.
+        ``claims`` are the claims of the commit attempt that are not completed yet. One call processes the first claim,
+        and the claims directly after it that have the same queue and history retention. Return the number of completed
+        claims, which come first in ``claims``. If the result is 0, call this method again with the same claims.
         """
         first = claims[0]
         group = list(
@@ -191,7 +191,7 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_groups(self, claim: ClaimRef, attempt: str) -> int:
-        """Restore up to ``ENTRIES_AT_ONCE`` reserved messages and their groups' entries, and return their number."""
+        """Restore up to ``ENTRIES_AT_ONCE`` reserved messages of message groups, and return the number of messages."""
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:

@@ -137,7 +137,7 @@ class Stages:
         """Add the drafts to the counts of the stage, and create the stage if it does not exist.
 
         Return the stage's document before the change, and None. If the stage has expired, change nothing, and return
-        the stage's document twice: the caller must drop the expired stage first.
+        the stage's document as both values. The caller must then drop the expired stage.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -158,13 +158,13 @@ class Stages:
         return stage, None
 
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
-        """Return the stages to publish, in order and without duplicates, then the existing stages of ``commit.beside``.
+        """Return the stages that the commit publishes, in order and without duplicates.
 
-        Stages of ``commit.beside`` are marked with ``UNCOUNTED_FLAG``, because a commit publishes them without counting
-        their messages.
+        The stages in ``commit.beside`` come last and need not exist. They are marked with ``UNCOUNTED_FLAG``, because
+        their messages are not counted.
 
-        Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
-        stage.
+        Raises ``StageNotFound`` if a stage in ``commit.publish`` does not exist, and ``CommitRunning`` if another
+        commit uses a stage.
         """
         names = dict.fromkeys((*commit.publish, *commit.beside))
         wanted = {name: identity(commit.project, name) for name in names}
@@ -310,7 +310,10 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, max_messages: int) -> bool:
-    """Return whether one transaction can publish all messages of the stages and process ``others`` further messages."""
+    """Return whether one transaction can publish all messages of the stages.
+
+    ``others`` is the number of other messages that the transaction changes.
+    """
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= max_messages and weight <= BYTES_AT_ONCE)
 

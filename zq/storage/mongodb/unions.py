@@ -61,11 +61,11 @@ def aggregate_with(
     max_bytes: int = UNBOUNDED,
     **concern: bool | Timestamp,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the results of a pipeline over ``messages``, and the queue documents that ``queue_filter`` selects.
+    """Return a list of a pipeline's results, and a list of the queue documents that ``queue_filter`` selects.
 
-    - If ``session`` is given, the queue documents may have only the fields ``FLOORS``. The second list may be empty if
-      the pipeline has no results.
-    - If the results reach ``max_bytes``, the second list may be empty.
+    The pipeline reads the collection ``messages``. The list of queue documents may be empty if the results reach
+    ``max_bytes``. If ``session`` is given, the list may also be empty if the pipeline has no results, and the queue
+    documents may have only the fields ``FLOORS``.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(queue_filter, session=session)

@@ -108,7 +108,7 @@ class UsageEstimates:
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
     def count_due(self, now: Seconds) -> None:
-        """Count each project whose usage was queried and whose count is due."""
+        """Count the messages of each project whose usage was queried and whose last count is too old."""
         while self._queried:
             self._count(self._queried.pop(), now)
 

@@ -51,7 +51,10 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
-    """A reference to the checkpoint ``checkpoint/<epoch>/<position>``. ``moment`` is in milliseconds."""
+    """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
+
+    ``moment`` is the time of the checkpoint, in milliseconds since the Unix epoch.
+    """
 
     position: int
     moment: int
@@ -238,8 +241,8 @@ class Proof:
     def after_put(self, by_position: bool) -> None:
         """Confirm that this server owned the store when it stored a log record.
 
-        Check for a fence, unless the epoch uses fencing by position and the proof is valid. Raises the same errors as
-        ``check_fence``.
+        Call ``check_fence``, unless the proof is valid and ``by_position`` is true: the epoch then uses fencing by
+        position (see ``restoring``), so only the owner can store a record. Raises the same errors as ``check_fence``.
         """
         # With fencing by position, a successor writes its fence under the name of the next record. This server was able
         # to create the record, so there was no fence. If the proof has expired, the successor may have written the

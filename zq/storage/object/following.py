@@ -86,7 +86,10 @@ class Tail:
 
 
 def is_confirmed(head: Head | None) -> bool:
-    """Return whether every later owner will keep the log that the epoch's opening record describes."""
+    """Return whether every later owner will keep the log that an epoch's opening record describes.
+
+    ``head`` is the epoch's progress record, or None if the owner has not written it yet.
+    """
     return head is not None
 
 

@@ -46,7 +46,7 @@ class RestoreState(NamedTuple):
 
 
 class StoreFormat(NamedTuple):
-    """The layout number and the column families of this version's stores."""
+    """The layout number and the column families of stores that this version of zq writes."""
 
     layout: str
     families: Sequence[str]

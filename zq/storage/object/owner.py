@@ -304,10 +304,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy, or replace it by the newest checkpoint in ``kept`` if the checkpoint is newer.
+        """Return the standby copy. If the newest checkpoint in ``kept`` is newer, replace the copy with the checkpoint.
 
-        An older copy is unsuitable, because the log may no longer contain the records that follow it. If there is
-        neither a copy nor a checkpoint, the result has no data and the position 0.
+        A copy older than the checkpoint is unsuitable, because the log may no longer contain the records that follow
+        the copy. If there is neither a copy nor a checkpoint, the result has no data and the position 0.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:

@@ -359,8 +359,7 @@ class Shipper:
         """Adjust the minimum interval between the starts of uploads, after an upload that took ``duration`` seconds.
 
         ``alone`` is true if no other upload ran at the same time. If concurrent uploads take longer than a single
-        upload, the object store is busy. In this case, the interval grows, so that fewer uploads carry more batches
-        each.
+        upload, the object store is busy. In this case, the interval grows, so that each upload contains more batches.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)

@@ -207,7 +207,7 @@ class Change:
             self.invalidate_visibility(state, sequence)
 
     def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
-        """Discard the cached time before which listings skip the message.
+        """Discard the cached time until which listings skip the message.
 
         Call this method if the message may become visible earlier than before. The queue's ``VisibilityIndex`` caches
         the times.

@@ -108,7 +108,8 @@ class GroupIndexChanges:
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read in the group.
 
-        If the claim takes the first message of the group, ``writes`` looks for the new first message in these records.
+        If the claim takes the first message of the group, the method ``writes`` searches these records for the new
+        first message.
         """
         self._indexes.setdefault(key, _GroupIndexChange(state, key)).scanned = scanned
 

@@ -208,7 +208,10 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the times of blocks with these sequences: the messages may become visible earlier than recorded."""
+        """Discard the recorded times of the blocks that contain these sequences.
+
+        Call this method if the messages may become visible earlier than recorded.
+        """
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):

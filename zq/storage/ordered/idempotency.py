@@ -30,8 +30,11 @@ class Owner(Protocol):
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
     """Raise an error if the idempotency key of a request is already in use in the queue or log ``owner``.
 
-    ``Repeated`` contains the stored result of type ``answer``. ``KeyReused`` means that the key belongs to a different
-    request.
+    ``answer`` is the type of the stored result.
+
+    Raises:
+        Repeated: The request is a repetition. The error contains the stored result of the first request.
+        KeyReused: The key belongs to a different request.
     """
     if idempotency_key is None or owner is None:
         return

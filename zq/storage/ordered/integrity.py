@@ -322,8 +322,8 @@ class Integrity(Findings):
     def _probe_damage(self, family: str, keys: Iterable[bytes]) -> None:
         """Read these entries one by one, and stop at the first damaged entry.
 
-        A scan skips damaged entries, so a damaged entry looks like a missing one. Call this method before
-        ``contradict`` reports a missing entry. If the entry is only damaged, no contradiction is then reported.
+        Call this method before ``contradict`` if an entry was not found. A scan skips damaged entries, so the entry may
+        be damaged, not missing. ``contradict`` then reports no contradiction.
         """
         for key in keys:
             self.store.get(family, key)

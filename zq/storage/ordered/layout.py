@@ -4,7 +4,7 @@
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
-default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; start count
+default   "version" "clock" "numbers" "starts" schema version; latest time seen; last number issued; start count
 default   "level"                              StoreLevel; absent: level 1
 default   "boot"                               id of the machine's current boot, and its trusted time
 default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed

@@ -20,7 +20,7 @@ NO_LOG: Final = LogRecord(0)
 
 
 class _LenientStore:
-    """A store that reports a damaged value as missing. Such a read sets ``missed`` to True."""
+    """A store that reports a damaged value as missing. A read of a damaged value sets ``missed`` to True."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store

@@ -229,7 +229,7 @@ class Log:
         self.view = LogView(record, floors)
 
     def adopt(self, store: Store, state: LogParcel) -> None:
-        """Set the state of a log without batches to the state of another store's log."""
+        """Set the state of an empty log to ``state``, the state of a log in another store."""
         record = LogRecord(
             self.history,
             max(self.view.record.last, state.last),
@@ -252,9 +252,9 @@ class Log:
     def take_trimmed_range(self) -> Range | None:
         """Return the key range of trimmed batches that the caller should compact, or None.
 
-        The range begins after the last returned range. The result is None if the range is small, or if the log was
-        trimmed since the previous call: while trims continue, the store compacts the range without a request. Not
-        thread-safe.
+        The range begins after the last returned range. The result is None if the range is small. The result is also
+        None if the log was trimmed since the previous call, because the store then compacts the range without a
+        request. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -275,10 +275,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Stop storing the floor of a topic in memory, after the purged batches were deleted.
+        """Discard the floor (last purged sequence) of a topic from memory, after the purged batches were deleted.
 
-        The floor is the last purged sequence. The mapping of floors is replaced when half of its floors are discarded,
-        because readers use it without a lock.
+        Readers use the mapping of floors without a lock. The method therefore does not remove the floor from the
+        mapping, but replaces the mapping when half of the floors are discarded.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -300,7 +300,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The initial last sequence of a new log. Its first message gets the next sequence."""
+        """The number below the first sequence of a new log. The first message gets the sequence ``origin + 1``."""
         return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:

@@ -212,7 +212,7 @@ class Registry:
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
         """Create the queue if it is missing, and return whether it was missing.
 
-        The new queue takes over the idempotency keys of its hidden state.
+        A missing queue may have a hidden state, which keeps its idempotency keys. The new queue takes over these keys.
         """
         while True:
             hidden = self._hidden.get(ref)

@@ -181,8 +181,8 @@ class _Scan:
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
         """Record that later scans can skip a block of sequences until a certain time, in Unix milliseconds.
 
-        Scans with the same filter, except for the hidden client, can skip the block until ``until``. Scans that also
-        hide the messages of the same client can skip the block until ``own``. The blocks between ``block`` and
+        A filter may hide the messages of one client. Scans that hide the messages of the same client can skip the block
+        until ``own``, and other scans with the same filter until ``until``. The blocks between ``block`` and
         ``next_block`` are recorded as empty.
         """
         if until > self._now and block < self._open_block:

@@ -54,18 +54,18 @@ class StorageClock:
         self._last_jump = 0.0
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
-        """The largest time that ``now`` has returned, which the store must record."""
+        """The latest time that ``now`` has returned, which the store must record."""
         self.distrusted_lead: Seconds = 0.0
         """Seconds by which the machine's clock is ahead of this clock, because a jump is not trusted yet."""
         self._offset: Seconds | None = None
 
     @property
     def offset(self) -> Seconds:
-        """The time of the machine's boot according to the trusted clock, as Unix time in seconds."""
+        """The machine's boot time in Unix seconds. A clock jump that is not trusted yet does not change this time."""
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Trust the boot time ``offset`` (Unix seconds), which an earlier process has recorded as trusted."""
+        """Replace the machine's boot time with ``offset`` (Unix seconds), which an earlier process has recorded."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -158,7 +158,7 @@ def _check_layout(found: bytes | None) -> None:
 
 
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
-    """Check the machine's clock against the largest time in the store, and set ``clock.seen``.
+    """Check the machine's clock against the latest time that the store has recorded, and set ``clock.seen``.
 
     Raises ``StartRefused`` if the clock is more than ``max_jump`` seconds ahead, or was set back by more than a minute.
     If ``max_jump`` is 0, there is no check.
@@ -198,12 +198,15 @@ def _restore_offset(store: Store, clock: StorageClock) -> None:
 
 
 def last_seen(store: Store) -> int:
-    """Return the largest time in the store in Unix milliseconds, or 0 for a new store."""
+    """Return the latest time that the store has recorded, in Unix milliseconds, or 0 for a new store."""
     return int.from_bytes(store.get("default", b"clock") or b"")
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Record the clock's largest time and the machine's trusted boot time for ``check_clock`` at the next start."""
+    """Store the latest time that the clock has returned, and the machine's boot time.
+
+    ``check_clock`` compares both with the machine's clock at the next start.
+    """
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
     store.write(
         [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]
@@ -233,5 +236,8 @@ def epoch_growth(before: int, start: int) -> int:
 
 
 def initial_value(start: int) -> int:
-    """Return the initial value of a new counter, above all numbers that earlier starts may have assigned and lost."""
+    """Return the initial value of a new counter. ``start`` is the boot epoch (number of starts).
+
+    The value is at least as large as every number that the counter may have assigned before a power failure.
+    """
     return epoch_growth(1, start)

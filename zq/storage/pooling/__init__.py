@@ -37,8 +37,8 @@ MAXIMUM_METRICS: Final = frozenset(
 class PooledStorage:
     """The storage interface over several stores: the catalogue, and the stores of the pools.
 
-    The catalogue contains all data except the queues in pools. If ``virtual`` is true, the catalogue also stores new
-    queues that match no pool. Closing the pooled store closes the catalogue.
+    The catalogue contains all data except the queues in pools. If ``virtual`` is true and there is no suitable pool for
+    a new queue, the queue is created in the catalogue. Closing the pooled store closes the catalogue.
     """
 
     is_prompt = False

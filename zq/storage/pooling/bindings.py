@@ -79,7 +79,7 @@ class BindingLookup(NamedTuple):
 class Bindings:
     """The assignments of queues to pools.
 
-    If ``virtual`` is true, the catalogue stores new queues that match no pool.
+    If ``virtual`` is true and there is no suitable pool for a new queue, the queue is bound to the default pool.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Bindings:
     def rebind(self, queue: QueueRef, source: str, target: str, version: str) -> bool:
         """Change the binding of a frozen queue from the pool ``source`` to the pool ``target``.
 
-        If the queue is bound to another pool than ``source``, change nothing and return True. Otherwise, change the
+        If the queue is bound to a pool other than ``source``, change nothing and return True. Otherwise, change the
         binding only if it has the version ``version``, and return whether it was changed. An unbound queue has the
         version "".
         """

@@ -160,7 +160,7 @@ def _routed(part: str, promised: Callable[..., Any], method: str) -> Callable[..
 
 @_route_by_queue("queues", QueueController, "get", "purge", "stats", "ready")
 class Queues(Controller):
-    """The queue operations, each in the pool of its queue."""
+    """The queue operations. Each operation runs in the store of the queue's pool."""
 
     @_change
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
@@ -245,7 +245,7 @@ class Queues(Controller):
 
 @_route_by_queue("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
-    """The message operations, each in the pool of its queue."""
+    """The message operations. Each operation runs in the store of the queue's pool."""
 
     @_change
     def post(
@@ -279,7 +279,7 @@ class Messages(Controller):
 
 @_route_by_queue("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
-    """The claim operations, each in the pool of its queue."""
+    """The claim operations. Each operation runs in the store of the queue's pool."""
 
     @_change
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
@@ -332,7 +332,7 @@ class Claims(Controller):
 
 @_route_by_queue("history", HistoryController, "list", "get")
 class History(Controller):
-    """The history operations, each in the pool of its queue."""
+    """The history operations. Each operation runs in the store of the queue's pool."""
 
 
 def _route_to_catalogue(method: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ key                     type         content
 ======================= ============ ==========================================================================
 zq:version              string       version of this layout
 zq:level                string       StoreLevel; absent: level 1
-zq:clock                string       largest time seen, in microseconds
+zq:clock                string       latest time seen, in microseconds
 zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; also, with the score
                                      ``LATEST_SCORE``, one entry per project
 zq:{0}:sweeper …        string       lease of the maintenance round that works on this bucket; has a TTL

@@ -37,7 +37,7 @@ LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """A thread that notifies a listener of new messages. It misses notices while the connection is broken."""
+    """A thread that notifies a listener of new messages. Notices are lost while the connection is broken."""
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
         super().__init__("zq-redis-listener", QUEUES_CHECK_INTERVAL, QUEUES_READ_PAUSE)

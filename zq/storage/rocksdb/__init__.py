@@ -255,7 +255,7 @@ def parse_path(uri: str) -> Path:
 
 
 class Directory(Housekeeping):
-    """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
+    """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage checks.
 
     The same object is used after the store is reopened. Close the store before you call ``open`` again.
     """
@@ -322,8 +322,8 @@ class Directory(Housekeeping):
     def maintain(self, trimmed: Iterator[Range]) -> None:
         """Compact removed key ranges, and files with expired bodies, at most once per minute.
 
-        Without these calls, RocksDB would compact this data late. A removed range has only a few tombstones, and
-        expired bodies do not trigger a compaction.
+        Without these calls, RocksDB would compact this data much later, because a removed range has only a few
+        tombstones, and expired bodies do not trigger a compaction.
         """
         moment = time.monotonic()
         if moment - self._checked_at < CHECK_INTERVAL:

@@ -259,7 +259,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup. Rename the backup first, so that an interrupted removal leaves no seemingly complete backup."""
+    """Remove a backup. Rename the backup first, so that it does not seem complete if the removal is interrupted."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -189,8 +189,8 @@ class LogFile:
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes that start at or after ``at``, the offset of the damage.
 
-        ``known`` is the last known sequence number. The search ignores data whose sequence number is not greater, or is
-        greater by ``MAX_PLAUSIBLE_GAP`` or more.
+        ``known`` is the last known sequence number. The search ignores data whose sequence number is not between
+        ``known`` and ``known + MAX_PLAUSIBLE_GAP`` (both exclusive).
         """
         for start in self._possible_starts(at):
             found = self.batch(start)

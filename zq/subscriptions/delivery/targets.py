@@ -94,7 +94,7 @@ def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
 
 
 class AddressCheck:
-    """Address check for new subscribers. Unresolvable names pass, because each delivery checks again."""
+    """Address check for new subscribers. Unresolvable names pass, because each delivery checks the address again."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy

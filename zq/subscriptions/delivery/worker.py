@@ -127,7 +127,10 @@ class DeliveryState:
         """The subscriber's URI when the subscription was last read."""
 
     def record(self, delivered: bool) -> None:
-        """Record an outcome. ``MAX_FAILURES`` consecutive failures pause the subscription until a success."""
+        """Record the outcome of a delivery. After ``MAX_FAILURES`` consecutive failures, pause the subscription.
+
+        Each further failure doubles the next pause, up to ``MAX_PAUSE`` seconds. A success resets the count.
+        """
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
