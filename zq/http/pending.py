@@ -198,7 +198,7 @@ def defer(
     """Respond with ``show(fetch())`` as soon as ``fetch`` returns a result other than ``None``.
 
     Args:
-        wait: The registration that notifies the request when it should call ``fetch`` again.
+        wait: The registration for notifications. After each notification, ``fetch`` is called again.
         polled: Whether the caller has already called ``fetch`` once, without a result.
     """
     pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False

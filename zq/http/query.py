@@ -70,7 +70,10 @@ def boolean(req: Request, name: str) -> bool | None:
 
 
 def starts(req: Request) -> bool:
-    """Return whether the request has ``bodies=start`` (truncated bodies). Raises ``InvalidParameter``."""
+    """Return whether the request has ``bodies=start`` (truncated bodies).
+
+    Raises ``InvalidParameter`` if ``bodies`` is neither "start" nor "whole".
+    """
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter(f"bodies must be start or whole, not {value[:32]}.")
@@ -99,10 +102,10 @@ def fence(req: Request) -> Fence | None:
 
 
 def hops(req: Request) -> int:
-    """Read the header ``Zq-Hops``, which contains how often zq servers have forwarded the message.
+    """Return the number in the header ``Zq-Hops``: how often subscriptions have delivered the message.
 
-    A subscription can deliver to another zq queue. With the number, the server detects endless loops of deliveries.
-    Raises ``InvalidHeader`` if the header is malformed.
+    The server uses the number to detect delivery loops between queues. Without the header, the number is 0. Raises
+    ``InvalidHeader`` if the header is malformed.
     """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
@@ -170,9 +173,9 @@ def body(req: Request, bound: int = limits.MAX_CONTROL_BODY, *, required: bool =
 
 
 def max_announced_size(req: Request, bound: int) -> int:
-    """Return the maximum size of the request body in bytes, before the body is read.
+    """Return an upper bound of the body's size in bytes, without reading the body.
 
-    The maximum is the ``Content-Length``, or ``bound`` if the size is unknown. Without a body, the maximum is 0.
+    The result is the ``Content-Length``, or ``bound`` if the size is unknown. Without a body, the result is 0.
     """
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0

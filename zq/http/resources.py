@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources that queues and topics share: metadata, stats and purge (contract sections 6, 13).
 
-The constructors take an argument ``word``, "queue" or "topic", which appears in paths, policy rules and listings. The
-attribute of ``req.context`` with the queue or topic has the same name.
+The constructor argument ``word`` is "queue" or "topic". It appears in paths, policy rules and listings, and is the name
+of the attribute of ``req.context`` that contains the queue or topic.
 """
 
 from collections.abc import Callable

@@ -157,7 +157,10 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: policy rules that the caller may use on at least one object, and properties of the server."""
+    """``/v2/me``: the caller's identity and permitted operations, and properties of the server.
+
+    The response lists each policy rule that the caller satisfies for at least one object.
+    """
 
     policy = {"GET": "identity:get"}
 
@@ -268,7 +271,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 def _check_token_id(token_id: str) -> str:
     """Return ``token_id`` if it is a valid id of a JSON Web Token. Raises ``Invalid`` if not.
 
-    The secret text of a zq token is not valid, because URLs must not contain secrets.
+    A zq token with its secret is rejected, because URLs must not contain secrets.
     """
     if not 1 <= len(token_id) <= MAX_TEXT or not token_id.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")

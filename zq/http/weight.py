@@ -2,7 +2,8 @@
 """Admission of heavy requests, which handle more than ``MAX_LIGHT_MESSAGES`` messages.
 
 - The number of concurrent heavy requests per project is limited. Further heavy requests wait.
-- The rate limit is charged an estimate in advance, and the actual number of messages and bytes at the end.
+- An estimate is charged to the rate limit in advance. At the end, the actual number of messages and bytes replaces the
+  estimate.
 - While a heavy request runs, it pauses regularly so that other requests can run (``zq.turns``).
 
 A resource calls ``admit`` with the expected number of messages, or with ``UNKNOWN_MESSAGE_COUNT``.
@@ -44,7 +45,7 @@ T = TypeVar("T", bound=HasFound)
 class HeavyRequest(Struct):
     """A heavy request in progress.
 
-    ``messages`` and ``size`` (bytes) are the estimate that the rate limiter ``account`` was charged in advance.
+    ``messages`` and ``size`` (bytes) are the estimate that was charged to the rate limiter ``account`` in advance.
     """
 
     account: Account | None
@@ -111,7 +112,7 @@ def admit_post(req: Request, raw: bytes) -> None:
 def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
     """Return a function that calls ``admit`` before ``fetch``, for a long poll that fetches up to ``limit`` messages.
 
-    If ``fetch`` finds no messages, the request no longer counts as heavy until the next poll.
+    If ``fetch`` finds no messages, the request does not count as heavy until the next poll.
     """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return fetch
@@ -128,9 +129,9 @@ def admit_each_poll(req: Request, limit: int | None, fetch: Callable[[], T], *, 
 
 
 def max_posted_messages(raw: bytes) -> int:
-    """Estimate the number of messages in the body of a post without decoding the body.
+    """Return an upper bound of the number of messages in the body of a post, without decoding the body.
 
-    The result is an upper bound. It is 0 for a body so short that the number of messages cannot be large.
+    If the body has at most ``MAX_LIGHT_POST`` bytes, return 0, because the request cannot be heavy.
     """
     if len(raw) <= MAX_LIGHT_POST:
         return 0

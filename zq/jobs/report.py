@@ -255,7 +255,11 @@ def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> Data
 
 
 def backlog_counts(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return one row per queue: the live messages, the age of the oldest one, and those that expire within an hour."""
+    """Return one row per queue with counts of the live messages.
+
+    The columns are the number of live messages, the age of the oldest one in seconds, and the number of messages that
+    expire within an hour.
+    """
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("waiting"),

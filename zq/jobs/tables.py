@@ -40,9 +40,9 @@ def write(rows: DataFrame, path: str, table: str) -> None:
 
 
 def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Add the rows that only an earlier attempt to store the same batch has read.
+    """Add the rows that an earlier attempt of the same batch has stored and ``rows`` lacks.
 
-    ``rows`` lacks these rows if the server has deleted the messages since the earlier attempt.
+    A row is missing in ``rows`` if the server has deleted its message since the earlier attempt.
     """
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:

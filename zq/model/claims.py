@@ -31,13 +31,13 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """Return the ttl and the expiry time of a message after this claim (contract section 8.1).
+        """Return the ttl and the expiry time that a message gets when it is claimed (contract section 8.1).
 
-        Both change only if the message would expire before the claim and ``prolong`` is true.
+        Both change only if ``prolong`` is true and the message would expire before the end of the claim.
 
         Args:
-            ttl: The message's ttl before the claim, in seconds.
-            expires: The message's expiry time before the claim.
+            ttl: The message's current ttl in seconds.
+            expires: The message's current expiry time.
             ends: The expiry time of the claim.
             second: The unit of the times: 1 for seconds, 1000 for milliseconds.
         """

@@ -31,10 +31,10 @@ class Contents:
     """A summary of the data in a store, for a comparison with another store.
 
     Attributes:
-        digests: Digests of the stored items by project, kind and lifetime. The items of a digest expire in
-            ``2 ** lifetime`` seconds or later.
-        counters: The ``Counters`` by project and queue. With the queue name ``LOG``, the last sequence number of the
-            topic log.
+        digests: Digests of the stored items by project, kind and lifetime. All items of a digest live for at least
+            ``2 ** lifetime`` more seconds.
+        counters: The ``Counters`` by project and queue. The value for the queue name ``LOG`` contains the last sequence
+            number of the project's topic log.
     """
 
     def __init__(self) -> None:

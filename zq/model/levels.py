@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The level of a store, which determines what servers of different versions may write (operations contract, section 8).
 
-The level is the number of a data format. A new level is added to ``VERSIONS`` for a version of zq whose data earlier
-versions cannot read. The new version also opens stores of the previous level, and then writes only data of that level.
-When all servers run the new version, the administrator raises the level with ``zq-server upgrade --finish``.
+The level is the number of a data format. If a version of zq writes data that earlier versions cannot read, it adds a
+level to ``VERSIONS``. It also opens stores of the previous level, and then writes only data of that level. When all
+servers run the new version, the administrator raises the level with ``zq-server upgrade --finish``.
 
 Every driver stores the level, and checks it before it changes the store.
 """

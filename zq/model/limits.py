@@ -192,7 +192,7 @@ def check_range(field: str, value: int, low: int, high: int, error: type[Invalid
 
 
 def check_count(field: str, count: int, high: int) -> None:
-    """Raise ``Invalid`` if a list has no value or more than ``high`` values."""
+    """Raise ``Invalid`` if a list is empty or has more than ``high`` values. ``count`` is its length."""
     if not 1 <= count <= high:
         raise Invalid(f"{field} must contain 1 to {high} values, not {count}.")
 
@@ -346,7 +346,7 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
 
 
 def is_allowed_text(text: str) -> bool:
-    """Return whether the text contains no character that message attributes may not contain."""
+    """Return whether message attributes may contain all characters of the text."""
     return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
 
 

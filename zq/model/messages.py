@@ -175,8 +175,8 @@ class Position(NamedTuple):
 
     Attributes:
         available: Available-at time of the last listed message in milliseconds. Not used for claimed messages.
-        lane: A second sequence number, used only by drivers that list from two indexes. It is that of the last listed
-            message that was posted without a delay and has never been claimed.
+        lane: Sequence number of the last listed message that was posted without a delay and has never been claimed.
+            Used only by drivers that list from two indexes.
     """
 
     available: int = 0

@@ -150,7 +150,7 @@ Parcel = (
 
 
 class StoredItem(NamedTuple):
-    """An item that a project stores. ``content`` is everything that a client can observe of the item."""
+    """An item of a project, such as a message. ``content`` is everything that a client can observe of the item."""
 
     kind: str
     content: object
@@ -158,7 +158,7 @@ class StoredItem(NamedTuple):
 
 
 def facts(parcel: Parcel, now: Seconds) -> Iterator[StoredItem]:
-    """Yield a parcel's unexpired items, such as messages, in a form that is equal in all stores.
+    """Yield a parcel's unexpired items, such as messages, in a form that does not depend on the store.
 
     Sequence counters are omitted, because stores may skip different sequence numbers.
     """

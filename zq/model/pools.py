@@ -91,8 +91,8 @@ class PoolProcess(Struct, frozen=True):
     Attributes:
         host: The name of the process's host.
         process: The process id.
-        freezes: Ids of the ``Freeze`` documents that the process enforces. The process has completed all changes to
-            their queues that began before.
+        freezes: Ids of the ``Freeze`` documents that the process enforces: it rejects changes to their queues, and has
+            completed all earlier changes.
     """
 
     host: str

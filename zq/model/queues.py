@@ -77,7 +77,7 @@ class Stats(Struct, frozen=True):
 
 
 class ReadyMessages(Struct, frozen=True):
-    """The ready messages of a queue."""
+    """The number of ready messages, and the time when the next delayed or claimed message becomes ready."""
 
     count: int = 0
     next: Seconds | None = None

@@ -49,7 +49,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Create a counter of the expired messages that reads and sweeps of this process remove."""
+    """Create a metric counter for expired messages that this process removes during reads and sweeps."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 

@@ -84,8 +84,8 @@ class Batch(Struct, frozen=True):
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes and in number of messages.
 
-    If the log exceeds a limit, the store deletes the oldest batches until the log is within the limit. Until then, the
-    log may exceed the limit by up to one eighth. The newest batch is never deleted.
+    When the log exceeds a limit by one eighth, the store deletes the oldest batches until the log is within the limit.
+    The newest batch is never deleted.
     """
 
     size: int
@@ -100,8 +100,8 @@ class LogSlice(Struct, frozen=True):
         more: Whether the read ended before the end of the log.
         last: Sequence number of the last message in the log.
         dropped: Sequence number of the last trimmed message of any topic.
-        given: Upper bound of the sequence numbers that the log has ever assigned. Set only if the read started after
-            ``last``. If it is greater than ``last``, the log may have lost its newest messages.
+        given: Upper bound of the sequence numbers that the log has ever assigned. Set only if the start position of the
+            read is above ``last``. If ``given`` is greater than ``last``, the log may have lost its newest messages.
     """
 
     batches: list[Batch]

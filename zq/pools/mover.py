@@ -8,8 +8,8 @@ A move has four steps. Clients can read the queues during the move.
 3. Assign the queues to the new pool.
 4. Delete the queues in the former pool, and end the freeze.
 
-If a step before step 3 fails, the thread ends the freeze and deletes the copy. If the copy has failed, the thread tries
-again later, because the new pool may still remove the data of a deleted queue with the same name.
+If a step before step 3 fails, the thread ends the freeze and deletes the copy. A failed copy is repeated later. The
+cause may be temporary: the new pool may still remove the data of a deleted queue with the same name.
 
 Each step is idempotent. If the server stops, another server continues with the step in the stored ``Move``. A server
 that is paused during a call to a store does not disturb the server that continues:
@@ -400,7 +400,7 @@ class Mover:
         """Revert the move because of ``error``.
 
         Raises ``Unavailable`` if a queue is already assigned to the new pool, or if the assignment of a queue has
-        changed. The next round then tries again.
+        changed. The thread then tries again later.
         """
         bindings = [self._relocation.binding(queue) for queue in move.refs]
         if any(binding is not None and binding.pool != move.source for binding in bindings):

@@ -326,7 +326,7 @@ class Moves:
                 return
 
     def list_active(self) -> Sequence[Move]:
-        """Return the moves of all pools that have not ended, oldest first."""
+        """Return the moves that have not ended, oldest first. The moves can concern any pool."""
         now, found = self._clock.now(), []
         for entry in each(self._documents, ACTIVE, now):
             stored = self._documents.get(DocumentRef("", MOVE, entry.ref.name), now)
@@ -344,8 +344,8 @@ class Moves:
         """Repair the data of moves after a server was killed or paused.
 
         - Delete the ``Freeze`` of each move that has ended or does not exist.
-        - Add moves that have not ended to the index, if they are missing. A move without a ``Freeze`` is added only
-          once every ``SEARCH_INTERVAL`` seconds.
+        - Add missing moves to the index of moves that have not ended. Moves without a ``Freeze`` are searched for only
+          every ``SEARCH_INTERVAL`` seconds.
         """
         now = self._clock.now()
         for document in each(self._documents, FREEZE, now):
@@ -445,7 +445,7 @@ class Moves:
             after = page.next
 
     def _check_transactions(self, project: str) -> None:
-        """Raise ``MoveRefused`` if a stage or an open commit of the project may change the queues."""
+        """Raise ``MoveRefused`` if the project has stages or unfinished commits, which may change the queues."""
         work, now = self._catalogue.transactions, self._clock.now()
         if isinstance(work, MissingCapability):
             return

@@ -62,7 +62,7 @@ class ShownMove(Struct, frozen=True, rename={"source": "from", "target": "to"}):
         messages: Number of messages to copy.
         copied: Number of copied messages, history entries, idempotency keys and queues.
         estimated_seconds: Estimated seconds for which the queues accept no changes.
-        estimate: Whether an earlier move has measured the rate of the estimate, or zq assumes a rate.
+        estimate: Whether ``estimated_seconds`` is based on the measured rate of an earlier move, or on an assumed rate.
         requested: Unix time of the request.
         ended: Unix time at which the move ended.
         error: The reason why the move has failed.

@@ -179,7 +179,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Abort stalled responses if memory is low. Return whether there is then memory for another long response."""
+        """Return whether there is memory for another long response. If memory is low, first abort stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())

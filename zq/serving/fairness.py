@@ -51,10 +51,10 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 class FairQueue:
     """A queue that shares the event loop's thread fairly among callers.
 
-    A step is the work that a request does on this thread until the request waits or ends. In one iteration of the event
-    loop, the requests of each caller may run ``MAX_STEPS`` steps. Before that, requests of any callers may run
-    ``MAX_STEPS`` steps that are not counted, because counting takes time. If all recent requests came from one project,
-    both limits are ``MAX_STEPS_ALONE``.
+    A step is the work that a request does on this thread until the request waits or ends. The first ``MAX_STEPS`` steps
+    are not counted, because counting takes time. After that, each caller may run ``MAX_STEPS`` steps in one iteration
+    of the event loop, and further steps wait for the next iteration. If all recent requests came from one project, both
+    limits are ``MAX_STEPS_ALONE``.
 
     All methods except ``notify`` must be called in the event loop.
     """

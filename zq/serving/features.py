@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional features of a server, and the functions that create them.
 
-To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. Reserved
-names of the feature may remain elsewhere, such as a policy rule or a metadata key; they have no effect.
+To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. Other
+modules may still contain reserved names of the feature, such as a policy rule or a metadata key. They have no effect.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
 """

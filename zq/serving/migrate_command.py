@@ -213,9 +213,9 @@ class Migration:
     def check(self) -> TargetRecord:
         """Check that the stores can be migrated. Return the target's record, which contains the position of the copy.
 
-        If the migration is not complete yet, this method also finishes the open commits of the source. If the option
-        ``drop_stages`` is set, it deletes uncommitted messages (stages). Raises ``StartRefused`` if the stores cannot
-        be migrated.
+        If the migration is not complete yet, this method also finishes the incomplete commits of the source. If the
+        option ``drop_stages`` is set, it deletes uncommitted messages (stages). Raises ``StartRefused`` if the stores
+        cannot be migrated.
         """
         for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
             raise StartRefused(obstacle)
@@ -359,7 +359,7 @@ class Migration:
         return new
 
     def _is_moved(self) -> bool:
-        """Return whether the source has a record of the completed migration, so that servers refuse to serve it."""
+        """Return whether the source has a record of the completed migration. Servers refuse to serve such a store."""
         source = migration_record.read_source(self._source.documents, self._source.now())
         return source is not None and source.finished is not None
 
@@ -377,7 +377,7 @@ class Migration:
             migration_record.write(self._target.documents, record, self._target.now())
 
     def _complete_commits(self) -> None:
-        """Finish the open commits (transactions) of the source.
+        """Finish the incomplete commits (transactions) of the source.
 
         A commit that is undecided after its time limit is aborted, and a decided commit is completed. Raises
         ``StartRefused`` if a commit is undecided within its time limit.

@@ -108,7 +108,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: Spark calls ``commit`` late, and never for the last batch. ``latestOffset`` settles instead."""
+        """Do nothing: Spark calls ``commit`` late and never for the last batch. ``latestOffset`` settles the claims."""
 
     def stop(self) -> None:
         """Release the prefetched claims. Keep all other claims, because the checkpoint may refer to them."""

@@ -41,9 +41,9 @@ def find_poison(
 ) -> dict[str, str]:
     """Find the poison messages of a failed round. Return a mapping from message id to the reason of the failure.
 
-    A message is poison if its processing fails twice without other messages. If all messages succeed now, the result is
-    empty. Raises ``InconclusiveSearch`` if more than ``max_poison`` messages fail, or if an outage or a faulty stage is
-    the probable cause.
+    A message is poison if it fails twice when it is processed alone. If all messages together succeed in a dry run, the
+    result is empty. Raises ``InconclusiveSearch`` if more than ``max_poison`` messages fail, or if an outage or a
+    faulty stage is the probable cause.
 
     Args:
         fails: Processes messages in a dry run, and returns the reason of a failure or ``None``.
@@ -115,7 +115,7 @@ def reject(condition: Column | str, reason: str) -> Column:
 
 
 def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the reason for each message that a stage rejected, as a mapping from message id to reason.
+    """Return the reason for each message that a stage function rejected, as a mapping from message id to reason.
 
     Raises ``Invalid`` if the column ``id`` is missing or the column with the reasons is not a string.
     """
@@ -133,7 +133,7 @@ def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
 def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     """Remove the rejected messages from a frame.
 
-    Spark may compute the frame again. If a stage then rejects a row that it accepted before, the round fails.
+    Spark may compute the frame again. If a stage function then rejects a row that it accepted before, the round fails.
     """
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)

@@ -243,7 +243,10 @@ class RoundExecutor:
 
 
 def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Apply a stage. Raises ``StageFailed`` if the stage raises, and ``Invalid`` if it returns no DataFrame."""
+    """Apply a stage function.
+
+    Raises ``StageFailed`` if the function raises an error, and ``Invalid`` if it returns no DataFrame.
+    """
     try:
         made = stage(frame)
     except Exception as error:

@@ -165,7 +165,7 @@ def schema(columns: Iterable[str], body: str) -> StructType:
 
 
 def check_schema(schema: StructType, columns: Sequence[str], body: str) -> None:
-    """Raise ``Invalid`` unless a user's schema has only known columns, in any order and with the right types."""
+    """Raise ``Invalid`` if a user's schema has a column that is not in ``columns``, or a column of the wrong type."""
     for column in schema.fields:
         if column.name not in columns:
             raise Invalid(

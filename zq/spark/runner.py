@@ -173,9 +173,9 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Run the round until it is committed. After a failure, bury the poison messages and repeat the round.
+        """Process a batch until its results are committed. After a failure, bury the poison messages and try again.
 
-        If the search finds no poison message, the round is repeated once. Raises ``RoundFailed`` if the repeated round
+        If no poison message is found, the batch is processed only once more. Raises ``RoundFailed`` if this attempt
         fails too, or if poison messages are not the cause.
         """
         again = True
@@ -192,9 +192,9 @@ class Runner:
                 return
 
     def _committed(self) -> bool:
-        """Return whether the server has committed the round, and record the commit.
+        """Return whether the server has committed the current batch, and record the commit.
 
-        Raises ``Fenced`` if the round is committed and another run has started since then.
+        Raises ``Fenced`` if the batch is committed and another run has started since then.
         """
         try:
             last = self._client.committed(self.name)
@@ -213,7 +213,7 @@ class Runner:
 
         Return whether messages were moved. Raises ``RoundFailed`` if poison messages are not the cause of the failure.
 
-        If all messages succeed in the search, the method returns ``False``, and the caller repeats the round. But if
+        If no poison message is found and ``again`` is true, return ``False``, so that the caller repeats the round. If
         ``again`` is false, the round was already repeated, and the method raises ``RoundFailed``.
         """
         if isinstance(extract_error(error), StageNotFound):

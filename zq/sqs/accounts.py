@@ -45,8 +45,8 @@ class Accounts:
     def _assign(self, project: str) -> str:
         """Assign an unused account id to the project, and return the id.
 
-        The first candidate is a hash of the project. If it is in use, the next candidate is the next number. Servers
-        that assign an id to one project at the same time therefore choose the same id.
+        The first candidate is a hash of the project id. If a candidate is in use, the next candidate is the next
+        number. If two servers assign an id to the same project at the same time, they therefore choose the same id.
         """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:

@@ -31,9 +31,9 @@ def matches(env: Mapping[str, Any]) -> bool:
 def read(req: Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
     """Return the operation's name, the raw parameters and the decoded parameters.
 
-    The decoded parameters are None if a parameter is invalid or the operation has no queue URL. The caller then decodes
-    the raw parameters. Otherwise, the raw parameters contain only the queue URL. Raises ``SqsError`` if the header or
-    the JSON text is not valid.
+    If the parameters can be decoded, the raw parameters contain only the queue URL. If a parameter is invalid or the
+    operation has no queue URL, the decoded parameters are None, and the caller decodes the raw parameters. Raises
+    ``SqsError`` if the header or the JSON text is not valid.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET_PREFIX):

@@ -140,8 +140,8 @@ class Messaging:
     ) -> SendResult:
         """Store the messages of a FIFO queue in one atomic change, and skip duplicates.
 
-        ``ids`` are the ids of ``outgoing``, with None for each oversized message. ``drafts`` contains the other
-        messages.
+        ``ids`` are the ids of ``outgoing``, with None for each oversized message. ``drafts`` contains the messages that
+        are not oversized.
         """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}

@@ -56,8 +56,8 @@ class Backups(Protocol):
 
         Args:
             shift: If given, expiry times are postponed by the age of the backup. The function is called for each
-                document that expires. It returns the document's value after the postponement, or None to keep the
-                document's expiry.
+                document with an expiry time. It returns the document's new value, with postponed times, or None to keep
+                the document's expiry time.
             force_clock: Whether to trust the machine's clock even if its time is implausible.
             use: A function that counts or revokes the access tokens of the restored store. It returns their number,
                 which becomes ``RestoreResult.tokens``.

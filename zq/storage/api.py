@@ -185,10 +185,13 @@ class MessageController(Protocol):
     ) -> None:
         """Delete messages by id, and ignore missing ones.
 
-        If ``claims`` is None, claimed messages are deleted too. If ``claims`` is empty, each message must be unclaimed.
-        Otherwise, each message must be held by one of these claims.
+        ``claims`` determines the condition that each message must meet:
 
-        If a message violates this condition, nothing is deleted. The first violation determines the error:
+        - None: no condition; claimed messages are deleted too.
+        - Empty: no claim holds the message.
+        - Not empty: one of these claims holds the message.
+
+        If a message violates the condition, nothing is deleted. The first violation determines the error:
         ``MessageClaimed`` if another claim holds the message, ``ClaimNotHeld`` if no claim holds it.
         """
 
@@ -225,7 +228,7 @@ class ClaimController(Protocol):
         """Claim up to ``request.limit`` ready messages, in order of (available-at, sequence).
 
         - The claim count of each claimed message increases by one.
-        - If a message would expire before the claim and ``request.lease.prolong`` is true, the message's expiry is
+        - If a message would expire before the end of the claim and ``request.lease.prolong`` is true, its expiry is
           postponed to ``request.lease.grace`` seconds after the end of the claim.
         - After the claim has expired, a message becomes available again with a back-off:
           ``request.redelivery_delay(count)`` seconds, where ``count`` is the message's claim count. A renewal of the
@@ -291,7 +294,7 @@ class ClaimController(Protocol):
         deletion or a new time at which the claim on this message expires. The other messages of the claim are not
         affected. The driver applies the handles in order, each atomically.
 
-        - A changed timeout does not change the message's claim count and the message's own expiry. When the claim on
+        - A changed timeout changes neither the message's claim count nor the message's own expiry. When the claim on
           the message expires, the message becomes available after its back-off.
         - If ``accepts_expired`` is true, the handle of an expired claim is accepted, unless the message has been
           claimed again.

@@ -37,9 +37,9 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit requires another number of staged messages than ``count``.
+    """Raise ``StageDiffers`` if the stage does not have the number of messages that the commit expects.
 
-    ``stage`` is the name of the stage, and ``count`` is the number of messages in it.
+    ``count`` is the number of messages in the stage. If the commit expects no number, any number is valid.
     """
     expected = commit.expected.get(stage, count)
     if expected != count:
@@ -96,7 +96,7 @@ class ParcelController(Protocol):
         """Return a page of up to ``limit`` parcels (exported items) of the project.
 
         A page may be short, but it is empty only if no parcels follow. Expired items, stages and removed messages are
-        not exported. Raises ``CommitRunning`` if a commit of the project is open.
+        not exported. Raises ``CommitRunning`` if a commit of the project is not complete.
         """
         ...
 
@@ -261,7 +261,7 @@ class TransactionController(Protocol):
         ...
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete a stage. Do nothing if it is missing, was published, or belongs to an open commit."""
+        """Delete a stage. Do nothing if it is missing, was published, or belongs to an incomplete commit."""
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
@@ -295,9 +295,9 @@ class TransactionController(Protocol):
         ...
 
     def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
-        """Process one slice of the producer's open commit. Return whether the commit is still open.
+        """Continue the producer's incomplete commit. Return whether the commit is still incomplete.
 
-        A slice deletes or publishes up to ``max_messages`` messages in one step, first all deletions, then the stages
+        A call deletes or publishes up to ``max_messages`` messages in one step, first all deletions, then the stages
         in order. Each message is published once, even if several callers process the commit concurrently.
         """
         ...
@@ -318,7 +318,7 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the result of the producer's last commit. The commit may still be open.
+        """Return the result of the producer's last commit. The commit may still be incomplete.
 
         Raises ``ProducerNotFound`` if the store has no commit of the producer.
         """

@@ -108,8 +108,8 @@ class AdaptivePace(Steps):
     """The pace of one sweep round: the size of its steps, and the pauses between them.
 
     Args:
-        size: Maximum number of entries to remove in a step.
-        max_items: Maximum number of entries to remove in the round.
+        size: Maximum number of items to remove in a step.
+        max_items: Maximum number of items to remove in the round.
         rest: Sleeps for the given seconds. Returns whether to end the round, because the server is stopping.
     """
 
@@ -130,7 +130,7 @@ class AdaptivePace(Steps):
         self.paused = 0.0
 
     def step(self) -> int:
-        """Pause, then return the maximum number of entries to remove in the next step, or 0 to end the round."""
+        """Pause, then return the maximum number of items to remove in the next step, or 0 to end the round."""
         size, pause = self._size, 0.0
         if not self._monitor.is_quiet():
             if self._began is not None:
@@ -143,7 +143,7 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record that ``count`` entries were removed. If they are expired messages, ``queue`` is their queue."""
+        """Record that ``count`` items were removed. If the items are expired messages, ``queue`` is their queue."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)

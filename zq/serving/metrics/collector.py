@@ -111,10 +111,10 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues that are named in the metadata of the queues in ``rows``.
+        """Yield the dead-letter queues of the queues in ``rows``, from the metadata of these queues.
 
-        ``rows`` must contain the first queues of each project's listing, because this method lists the same number of
-        queues to read their metadata.
+        Precondition: the queues of a project in ``rows`` are the first queues of the project's listing. The method
+        reads only this part of the listing.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""

@@ -48,8 +48,8 @@ Request = tuple[str, str, int, bool]
 class Buffer:
     """A buffer of values for a metric.
 
-    An update of a metric takes microseconds. Requests therefore add values to the buffer, and ``flush`` updates the
-    metric. ``note`` and ``extend`` are thread-safe.
+    Updating a metric on each request would be too slow. Requests therefore add values to the buffer, and ``flush``
+    updates the metric. ``note`` and ``extend`` are thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:

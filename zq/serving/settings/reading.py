@@ -80,7 +80,8 @@ class PoolSettings(Struct, frozen=True):
     """Settings of a server with pools (several stores).
 
     Attributes:
-        virtual: Whether the catalogue also stores new queues that match no pool.
+        virtual: Whether new queues without a suitable pool are stored in the server's own store. If not, their creation
+            fails.
         moves: Whether the server moves queues between pools and takes part in such moves.
         hosts: The hosts, with or without port, that the URIs of pools may name, in lower case. Entries such as
             ``rocksdb:`` allow embedded pools.

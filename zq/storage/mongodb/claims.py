@@ -228,7 +228,7 @@ class SettlementEffect:
 class Settler:
     """A thread-safe object that settles claims for all threads of a process.
 
-    - A plain settlement (see ``SettleRequest.is_plain``) first runs in its own transaction, which does not read the
+    - If ``SettleRequest.is_plain`` is true, a settlement first runs in its own transaction, which does not read the
       messages. If the claim does not hold all named messages, the transaction is aborted, and a group commit follows.
     - Any other settlement runs in a group commit. Separate transactions might conflict, because history entries and
       moves write the queue's counters.
@@ -250,7 +250,10 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Execute a plain settlement, or raise ``TransactionAborted`` if the claim does not hold all named messages."""
+        """Settle a claim without reading its messages. ``request.is_plain`` must be true.
+
+        Raises ``TransactionAborted`` if the claim does not hold all messages that the request names.
+        """
         settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | UNGROUPED_FILTER
         if settlement.rest:

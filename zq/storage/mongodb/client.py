@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connection to MongoDB: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
-The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. The
+The driver sends all commands with ``Database.command``, which costs a third less than PyMongo's helper methods. The
 driver therefore sets the write concern, raises the errors in replies and retries after a failover itself.
 """
 

@@ -26,7 +26,7 @@ class SequenceRange(NamedTuple):
 
     - ``sequence``: the first sequence of the range.
     - ``number``: the length of the range.
-    - ``available``: the available-at of messages without delay, in milliseconds.
+    - ``available``: the available-at time of messages without delay, in milliseconds.
     - ``floor``: the last sequence that a purge or deletion has removed.
     """
 
@@ -46,7 +46,7 @@ class CachedCounter(NamedTuple):
     """The values of a counter after a committed transaction of this process.
 
     - ``sequence``: the last assigned sequence.
-    - ``available``: the last available-at of a message without delay, in milliseconds.
+    - ``available``: the last available-at time of a message without delay, in milliseconds.
     - ``floor``: the last sequence that a purge or deletion has removed.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of queues, which assign the sequence and the available-at of each message.
+"""Counters of queues, which assign the sequence and the available-at time of each message.
 
 The transaction that stores messages also advances the counter. The counter is in the queue's document, together with
 the metadata, so this transaction reads the metadata as well.
@@ -182,7 +182,7 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
 
 
 def available_at(now: int) -> BsonDocument:
-    """Return the expression for the available-at of messages without delay that are posted at ``now``."""
+    """Return the expression for the available-at time of messages that are posted at ``now`` without a delay."""
     believed = {"$lte": ["$d1", now + FALSE_FUTURE * 1000]}
     return {"$cond": [believed, {"$max": ["$d1", now]}, now]}
 

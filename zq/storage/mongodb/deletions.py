@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-**Transactions.** A deletion uses a transaction if the queue keeps a history or has message groups, or if the request
-names several messages or claims and depends on the claims. Concurrent requests share a transaction, because separate
-transactions on one queue would conflict on the queue's history counter.
+**Transactions.** A deletion uses a transaction if the queue keeps a history or has message groups. A deletion that is
+limited to given claims also uses a transaction if it names several messages or claims. Concurrent requests share a
+transaction, because separate transactions on one queue would conflict on the queue's history counter.
 
 **Shared commands.** Other deletions need no transaction, and concurrent requests share a delete command. If the command
 deletes fewer messages than requested, each caller repeats its request in a transaction. If a message is missing because

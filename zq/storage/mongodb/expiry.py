@@ -183,7 +183,7 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _settle(self, pending: Pending) -> None:
-        """Wait until all open posts to the queue have ended.
+        """Wait until all posts to the queue that are in progress have ended.
 
         The server that started the purge or deletion also waits, but it may have died before all posts ended.
         """

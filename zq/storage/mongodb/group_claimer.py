@@ -54,7 +54,7 @@ class GroupSlice(NamedTuple):
 
         ``claimed`` maps the ``_id`` of each claimed message to its new document. ``popped`` has the ``_id`` of each
         popped message. If the group is empty, return None. If the head may be a message that was not read, return
-        ``last`` with the available-at ``now``.
+        ``last`` with the available-at time ``now``.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_from(one) for one in left]

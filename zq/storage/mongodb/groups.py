@@ -6,7 +6,7 @@ that change messages without a transaction skip all grouped messages. The module
 messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
-to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two of these
+to a group, removes it or changes its available-at time also writes the entry, in the same transaction. If two of these
 transactions conflict, MongoDB aborts one transaction. Its repetition reads the changes of the committed transaction.
 
 **Invariants.**

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion, extension and release of individual claimed messages.
 
-A caller identifies a message by its id, claim and claim count, which form a ``MessageHandle``. Concurrent callers of a
+A caller identifies a message by its id, claim and claim count, which form a ``MessageHandle``. Concurrent requests in a
 process share a transaction, which reads the messages before it changes them.
 """
 

@@ -18,11 +18,11 @@ class HeadHint:
     """The head hint of one queue in one process. All threads of the process can use it.
 
     MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
-    index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of
-    this process has found no message. A search that starts at the hint skips the obsolete entries.
+    index reads all of these entries. The head hint is an available-at time (milliseconds) below which an earlier search
+    of this process has found no message. A search that starts at the hint skips the obsolete entries.
 
-    Another process may release a message to an earlier available-at. The hint is therefore valid for a short time only,
-    and is discarded if a search from the hint finds fewer messages than wanted.
+    Another process may release a message with an earlier available-at time. The hint is therefore valid for a short
+    time only, and is discarded if a search from the hint finds fewer messages than wanted.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class HeadHint:
     def get_start(self, want: int) -> tuple[int, int, int]:
         """Return the start of a search for ``want`` messages.
 
-        The start is an available-at in milliseconds (0 = the beginning), a number of messages to skip, and a token for
-        ``update``.
+        The start is an available-at time in milliseconds (0 = the beginning), a number of messages to skip, and a token
+        for ``update``.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
@@ -50,7 +50,7 @@ class HeadHint:
     def update(self, first: int, token: int, *, searched_all: bool) -> None:
         """Set the hint after a search, unless the hint was invalidated after ``token`` was returned.
 
-        ``first`` is the available-at of the first message that the search has found, in milliseconds. If
+        ``first`` is the available-at time of the first message that the search has found, in milliseconds. If
         ``searched_all`` is true, the search started at the beginning of the index, and the hint's validity is renewed.
         """
         with self._lock:
@@ -67,6 +67,9 @@ class HeadHint:
             return self._invalidations
 
     def record_collision(self) -> None:
-        """Make the next searches skip a random number of messages, after a collision with another process."""
+        """Record that another process has changed messages that a search of this process had found.
+
+        For a short time, searches then skip a random number of messages, so that the processes choose different ones.
+        """
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

@@ -20,8 +20,8 @@ for this transaction ends it. Lanes are never removed; there are about as many l
 at the same time.
 
 The queue's document stores the last range of each lane in ``x``, as ``{lane: {f, g, d, a}}``: the first sequence, the
-group, the available-at of messages without delay, and the attempt. A range is *open* if its group is not committed,
-because the transaction is still running or was aborted.
+group, the available-at time of messages without delay, and the attempt. A range is *open* if its group is not
+committed, because the transaction is still running or was aborted.
 """
 
 from contextlib import suppress
@@ -51,9 +51,9 @@ class SequencesNotReserved(TransactionAborted):
 
 
 class Lane:
-    """The lane of one process: a document that each transaction with drawn sequences writes first.
+    """The lane of one process: a document that a transaction writes first if it reserves sequences by a separate write.
 
-    Only one of these transactions can therefore be open at a time.
+    Only one of these transactions can therefore run at a time.
 
     - ``name``: the number of the lane; "" before the first transaction.
     - ``group``: the number that the current group of posts gets if its transaction commits.
@@ -96,9 +96,10 @@ class Lane:
         self.attempt = found["r"] * MAX_ATTEMPTS
 
     def _take_over(self) -> BsonDocument | None:
-        """Take over a lane without a valid lease, and return its document. Return None if no lane is available.
+        """Take over a lane whose lease has expired or that this process already owns, and return its document.
 
-        A lane is not available while a transaction of its former owner still holds its document.
+        Return None if no lane is available. A lane is not available while a transaction of its former owner still holds
+        its document.
         """
         is_free = {"$expr": {"$or": [{"$lt": ["$u", "$$NOW"]}, {"$eq": ["$o", self._owner]}]}}
         for lane in self._client.find({**LANES, **is_free}, sort={"_id": 1}, fields={"_id": 1}):

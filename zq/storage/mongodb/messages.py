@@ -103,8 +103,11 @@ Metadata = bytes | None
 class PostResult(NamedTuple):
     """The result of one transaction that stores posts.
 
-    ``answers`` has one item for each post. The item is None if the post was stored. It is the queue's metadata if the
-    metadata differs from the expected value. Otherwise, the item is an error.
+    ``answers`` has one item for each post:
+
+    - None if the post was stored;
+    - the queue's metadata if it differs from the expected value;
+    - an error if the post was rejected for another reason.
     """
 
     answers: Sequence[Metadata | Exception]
