@@ -89,7 +89,7 @@ class QueueClaimer:
         self.group_claimer.head_hint.invalidate()
 
     def record_collision(self, found: SearchResult) -> None:
-        """Make the next searches skip a random number of messages, because another process has taken ``found``."""
+        """Record that another process has taken the messages ``found``. The next searches then skip some messages."""
         (self.group_claimer.head_hint if found.groups else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, max_bytes: int) -> SearchResult:
