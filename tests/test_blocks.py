@@ -56,6 +56,7 @@ TEAMS = f"{CLIENTS}/test_two_teams.py::test_two_teams_are_apart_when_the_page_wa
 SQS = "tests/sqs/test_page.py::test_the_program_of_the_page_works"
 BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
 MIGRATION = "tests/faults/test_migrate.py::test_the_command_of_the_page_works"
+VM = "tests/packaging/test_virtual_machine.py::test_the_page_leads_to_a_monitored_server_with_backups"
 NGINX = "tests/faults/test_nginx.py::test_the_commands_of_the_page_start_a_proxy_with_tls"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
@@ -88,6 +89,9 @@ HELD_BY = [
     ),
     ("api-ref/operations.md", "ini", "", "tests/test_blocks.py::test_the_options_of_queue_ttl_are_read"),
     ("api-ref/operations.md", "bash", "", NGINX),
+    ("api-ref/operations.md", "sh", "useradd ", VM),
+    ("api-ref/operations.md", "sh", "cp etc/alerts.yml ", VM),
+    ("api-ref/operations.md", "sh", "systemctl start zq-backup\n", VM),
     ("api-ref/pools.md", "ini", "", "tests/test_blocks.py::test_the_options_of_pools_are_read"),
     (
         "api-ref/metrics.md",
