@@ -148,6 +148,9 @@ ABILITIES: Final = {
         "the libraries in the profiles of the benchmarks",
         "apt-get install linux-perf",
     ),
+    "prometheus": Ability(
+        _runs_with("prometheus"), "the alerts with the metrics of a server", "apt-get install prometheus"
+    ),
     "promtool": Ability(_runs_with("promtool"), "the alerts in Prometheus's own tool", "apt-get install prometheus"),
     "redis-cli": Ability(_runs_with("redis-cli"), "the commands that back up Redis", "apt-get install redis-tools"),
     "redis-server": Ability(

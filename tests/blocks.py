@@ -40,3 +40,10 @@ def only(page: str, language: str, part: str = "") -> str:
     """Return the only block of a page in this language that contains `part`."""
     (found,) = (block.text for block in blocks(ROOT / page) if block.language == language and part in block.text)
     return found
+
+
+def section(page: str, heading: str) -> list[str]:
+    """Return the code blocks below a second-level heading of a page of the reference, in order."""
+    text = (ROOT / "api-ref" / f"{page}.md").read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    assert text, heading
+    return [dedent(found[3]) for found in FENCED.finditer(text)]

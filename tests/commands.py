@@ -4,6 +4,7 @@
 import contextlib
 import io
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 from unittest import mock
 
@@ -31,9 +32,9 @@ def run(*arguments: object) -> Done:
     return Done(code, said.getvalue(), error.getvalue())
 
 
-def run_apart(*arguments: object, module: str = MODULE) -> Done:
+def run_apart(*arguments: object, module: str = MODULE, env: Mapping[str, str] | None = None) -> Done:
     """Run ``zq-server`` in a separate process, which closes the store when it exits."""
-    process = Forked(module, list(map(str, arguments)), os.environ)
+    process = Forked(module, list(map(str, arguments)), os.environ if env is None else env)
     with process.stdout as said, process.stderr as error:
         words = said.read(), error.read()
     return Done(process.wait(60), *words)

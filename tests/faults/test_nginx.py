@@ -15,9 +15,12 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.abilities import locate, need
+from tests.blocks import only
 from tests.faults.slow import HALF_BODY, HALF_HEAD, SlowClients
 from tests.http.raw_requests import SAMPLES
+from tests.reader import SHELL, succeed
 from tests.servers import CLIENT, ZqServer, ask, free_port, wait_for
+from tests.stand_ins import Done, StandIns, done
 from tests.websocket.connections import ask as ask_frame
 from zq.http import heads
 
@@ -31,40 +34,49 @@ SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
 OPTIONS = re.findall(r"(behind_proxy|allowed_hosts) = (\S+?)(?:,|$)", FILE.read_text(), re.MULTILINE)
 
 
+def moved(text: str, folder: Path, port: int, server: ZqServer) -> str:
+    """Return the file with its paths in a folder that this user can write, and with the ports of the test."""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    for written, meant in {
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "/etc/zq/": f"{folder}/",
+        "127.0.0.1:8888": f"127.0.0.1:{server.port}",
+        "worker_rlimit_nofile 65536;": "user root;" if os.getuid() == 0 else "",
+        "http {\n": "http {\n" + places,
+        "/dev/stdout": f"{folder}/access.log",
+    }.items():
+        assert written in text, written
+        text = text.replace(written, meant)
+    return text
+
+
+def start_nginx(folder: Path, conf: Path) -> subprocess.Popen[str]:
+    command = [locate("nginx") or "", "-p", str(folder), "-c", str(conf), "-g", "daemon off;"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Proxy:
-    """An nginx with the file, in front of a server."""
+    """An nginx with the file, in front of a server; without TLS, so that raw requests can be sent."""
 
     def __init__(self, folder: Path, server: ZqServer) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = server
-        passwords = folder / "passwords"
-        passwords.write_text("acme:{PLAIN}secret\n")
-        text = SSL.sub("", FILE.read_text())
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        places = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
-        for written, meant in {
-            "listen 443 ssl;": f"listen 127.0.0.1:{self.port};",
-            "/etc/zq/passwords": str(passwords),
-            "127.0.0.1:8888": f"127.0.0.1:{server.port}",
-            "worker_rlimit_nofile 65536;": "user root;" if os.getuid() == 0 else "",
-            "http {\n": "http {\n" + places,
-            "/dev/stdout": f"{folder}/access.log",
-        }.items():
-            assert written in text, written
-            text = text.replace(written, meant)
+        (folder / "passwords").write_text("acme:{PLAIN}secret\n")
+        text = SSL.sub("", moved(FILE.read_text(), folder, self.port, server))
         conf = folder / "nginx.conf"
-        conf.write_text(text)
-        self._process = subprocess.Popen(
-            [locate("nginx") or "", "-p", str(folder), "-c", str(conf), "-g", "daemon off;"],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        conf.write_text(text.replace(" ssl;", ";"))
+        self._process = start_nginx(folder, conf)
 
     def up(self) -> bool:
         assert self._process.poll() is None, self._process.stderr and self._process.stderr.read()
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return listens(self.port)
 
     def close(self) -> None:
         self._process.terminate()
@@ -167,3 +179,42 @@ def test_slow_clients_wait_at_the_proxy(proxy: Proxy) -> None:
         page = ask(proxy.server.url, "GET", "/metrics").body
     for reason in ("head_timeout", "body_timeout"):
         assert f'zq_refused_total{{reason="{reason}"}} 0.0'.encode() in page
+
+
+def test_the_commands_of_the_page_start_a_proxy_with_tls(tmp_path: Path) -> None:
+    """The commands of ``operations.md`` make a certificate and a password, with which curl passes the whole file."""
+    need("nginx", "curl")
+    conf, running = tmp_path / "clone" / "etc" / "nginx.conf", []
+    conf.parent.mkdir(parents=True)
+    tmp_path.chmod(0o755)
+
+    def nginx(words: list[str], _: bytes) -> Done:
+        assert words[-2:] == ["-c", str(conf)]
+        if "-t" in words:
+            command = [locate("nginx") or "", "-p", str(tmp_path), *words]
+            return subprocess.run(command, capture_output=True, check=False)
+        running.append(start_nginx(tmp_path, conf))
+        wait_for(lambda: listens(port), 60, "nginx listens")
+        return done()
+
+    port, env = free_port(), {f"OS_SERVER__{name.upper()}": value for name, value in OPTIONS}
+    with ZqServer("memory:", env=env) as server, StandIns(tmp_path / "programs", {"nginx": nginx}) as programs:
+        conf.write_text(moved(FILE.read_text(), tmp_path, port, server))
+        commands = only("api-ref/operations.md", "bash")
+        for written, meant in {
+            "/etc/zq": str(tmp_path),
+            "zq.example:443:": f"zq.example:{port}:",
+            "https://zq.example/": f"https://zq.example:{port}/",
+        }.items():
+            assert written in commands, written
+            commands = commands.replace(written, meant)
+        try:
+            said = succeed([*SHELL, f"export PATH={programs.folder}:$PATH\n{commands}"], conf.parents[1])
+        finally:
+            for process in running:
+                process.terminate()
+                process.communicate(timeout=20)
+    assert '"queues":[]' in said
+    assert "test is successful" in said
+    assert (tmp_path / "tls" / "key.pem").stat().st_mode & 0o777 == 0o600
+    assert "acme" in (tmp_path / "access.log").read_text()

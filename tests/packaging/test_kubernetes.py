@@ -3,7 +3,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +79,7 @@ FOREIGN: Final = {
             "items": mapping("parameter", "name", "key", parameter=TEXT, name=TEXT, key=TEXT),
         },
     ),
+    "PrometheusRule": mapping("groups", groups={"type": "array", "minItems": 1}),
     "ServiceMonitor": mapping(
         *("selector", "endpoints"),
         selector=mapping("matchLabels", matchLabels={"type": "object"}),
@@ -289,10 +289,3 @@ def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict
         assert status == 201
         answer = ask(running.url, "GET", path, headers={"Authorization": f"Bearer {token['token']}"})
         assert json.loads(answer.body)[trigger["valueLocation"]] == 0
-
-
-def test_the_pages_apply_the_folders_that_exist() -> None:
-    page = (ROOT / "api-ref" / "operations.md").read_text()
-    lines = [shlex.split(line) for line in page.splitlines() if "kubectl" in line and "apply -k" in line]
-    applied = {line[line.index("-k") + 1] for line in lines}
-    assert applied == {f"deploy/kubernetes/{overlay}" for overlay in OVERLAYS}
