@@ -11,9 +11,11 @@ import pytest
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
+from zq.errors import QueueNotFound
 from zq.model import QueueRef
 from zq.storage.mongodb import connect, layout
 from zq.storage.mongodb.counter_cache import CounterCache
+from zq.storage.mongodb.messages import Post, Poster
 
 # Modes in which each of two servers gets sequences: drawn next to the transaction, or assigned within it.
 MODES = list(product(("exclusive", "shared"), repeat=2))
@@ -223,3 +225,21 @@ def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
     after = outcomes(here)
     assert after["committed"] == 6
     assert after["outdated"] == 1
+
+
+def test_post_to_a_missing_queue_does_not_repeat_the_other_posts_of_its_transaction(servers: list[Scene]):
+    """The transaction rejects only the post that must not create its queue."""
+    here, _ = servers
+    here.post(1)
+    client, missing = here.storage._client, QueueRef("acme", uuid4().hex)
+    now = layout.ms(here.now)
+    posts = [
+        Post(layout.key(here.queue), drafts(1, here.now), now, None),
+        Post(layout.key(missing), drafts(1, here.now), now, None, create=False),
+    ]
+    with client.verb():
+        stored, rejected = Poster(client)._post(posts)
+    assert stored is None
+    assert isinstance(rejected, QueueNotFound)
+    assert len(here.walk()) == 2
+    assert here.storage.queues.get(missing) is None

@@ -69,8 +69,11 @@ class TransactionNumbering:
         """Do nothing, because the transaction needs no preparation."""
 
     def find_missing(self, session: Session, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Return an empty set, because ``assign`` finds missing queues without another command."""
-        return set()
+        """Return the queues in ``keys`` that do not exist. A queue with a cached counter is assumed to exist.
+
+        If ``assign`` finds that a queue is missing, all posts of the transaction must be repeated.
+        """
+        return find_missing(self._client, session, [key for key in keys if key not in self._cached])
 
     def assign(self, session: Session, arrivals: Mapping[QueueKey, Arrivals]) -> Mapping[QueueKey, SequenceRange]:
         try:
