@@ -23,9 +23,9 @@ class MongodbOptions(Struct, frozen=True, kw_only=True):
     """Acknowledge a change only after it is in the journal. If false, a power failure may lose acknowledged changes.
     journal= in the URI takes precedence.
     """
-    drawn_sequences: Flag = False
-    """Experimental: assign the sequences of posts outside their transactions while several servers post to one queue.
-    Listings then wait for posts in progress, and for up to 3 seconds after a server crashed during a post.
+    drawn_sequences: Flag = True
+    """Assign the sequences of posts outside their transactions while several servers post to one queue. Listings then
+    wait for posts in progress, and for up to 3 seconds after a server crashed during a post.
     """
     timeout: float = 5.0
     """Seconds after which a call is aborted; the option ``storage_timeout`` of section ``[transport]``."""

@@ -17,7 +17,7 @@ from tests.campaign.histories.runs import SECONDS, TOTAL, checked_round, logs_to
 from tests.campaign.histories.targets import HttpTarget
 
 # Fraction of the time over HTTP: MongoDB and Redis have two deployments each.
-OF_THE_REST = {"rocksdb": 1.0, "mongodb": 0.6, "mongodb-drawn": 0.4, "redis": 0.6, "redis-sentinel": 0.4}
+OF_THE_REST = {"rocksdb": 1.0, "mongodb": 0.6, "mongodb-mixed": 0.4, "redis": 0.6, "redis-sentinel": 0.4}
 
 
 @pytest.mark.timeout(600 + 5 * TOTAL)
