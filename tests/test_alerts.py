@@ -206,7 +206,7 @@ def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any])
     assert {*re.findall(r"zq:[\w:]+", rule["expr"])} <= recorded
     named = {*re.findall(r"zq:[\w:]+", RUNBOOKS.read_text())}
     assert named <= recorded
-    assert len(named) == 3
+    assert len(named) == 4
 
 
 def test_options_that_alerts_name_exist() -> None:
