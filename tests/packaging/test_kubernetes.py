@@ -234,13 +234,12 @@ def test_the_query_of_keda_counts_the_messages_of_its_queue_once(tmp_path: Path)
         }
         for instance, queue, state, count in labels
     ]
-    expected = ((series, 8), ([], 0))
     tests = [
         {
             "input_series": given,
             "promql_expr_test": [{"expr": query(), "exp_samples": [{"labels": "{}", "value": value}]}],
         }
-        for given, value in expected
+        for given, value in ((series, 8), ([], 0))
     ]
     file = tmp_path / "keda.yml"
     file.write_text(yaml.safe_dump({"tests": tests}))
