@@ -56,6 +56,7 @@ TEAMS = f"{CLIENTS}/test_two_teams.py::test_two_teams_are_apart_when_the_page_wa
 SQS = "tests/sqs/test_page.py::test_the_program_of_the_page_works"
 BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
 MIGRATION = "tests/faults/test_migrate.py::test_the_command_of_the_page_works"
+MOVE = "tests/faults/test_migrate.py::test_a_move_without_downtime_delivers_each_message_once"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
 HELD_BY = [
@@ -66,6 +67,8 @@ HELD_BY = [
     ("api-ref/backup.md", "sh", "zq-server backup", BACKUP),
     ("api-ref/backup.md", "sh", "redis-cli", REDIS_BACKUP),
     ("api-ref/backup.md", "sh", "zq-server migrate", MIGRATION),
+    ("api-ref/backup.md", "sh", "zq export", MOVE),
+    ("api-ref/backup.md", "python", "", MOVE),
     ("api-ref/backup.md", "sh", "mkdir /srv/redis", REDIS_BACKUP),
     ("api-ref/cli.md", "sh", "", CLI),
     ("api-ref/cli.md", "yaml", "", "tests/cli/test_cli_docs.py::test_the_workflow_of_the_page_applies_its_file"),
