@@ -78,6 +78,17 @@ def alerts() -> list[dict[str, Any]]:
     return [*rules(), *(rule for rule in rules(OBJECTIVES) if "alert" in rule)]
 
 
+def recorded() -> set[str]:
+    """Return the names of the recorded rules, which have only the label ``job``."""
+    return {rule["record"] for rule in rules(OBJECTIVES) if "record" in rule}
+
+
+def records(expression: str) -> Iterator[tuple[str, str]]:
+    """Yield each recorded rule in an expression, and the content of its braces."""
+    for found in re.finditer(r"\bzq:([\w:]+)(?:{([^}]*)})?", expression):
+        yield f"zq:{found[1]}", found[2] or ""
+
+
 def sections() -> dict[str, str]:
     """Return the runbook sections about alerts by heading."""
     _, *found = re.split(r"^#+ (.+)$", RUNBOOKS.read_text(), flags=re.MULTILINE)
@@ -110,7 +121,7 @@ def metrics(expression: str) -> Iterator[tuple[str, Definition | None, str]]:
 
 
 def complaints(expression: str) -> list[str]:
-    """Return the metrics and labels in an expression that no server exports."""
+    """Return the metrics and labels in an expression that no server exports and no rule records."""
     wrong, known = [], set(SCRAPED)
     for name, definition, inside in metrics(expression):
         if definition is None:
@@ -120,6 +131,9 @@ def complaints(expression: str) -> list[str]:
         labels = {*definition.labels, *more, *SCRAPED}
         known |= labels
         wrong += [f"{name}: {label}" for label in re.findall(r"(\w+)\s*[!=]~?", inside) if label not in labels]
+    for name, inside in records(expression):
+        wrong += [] if name in recorded() else [name]
+        wrong += [f"{name}: {label}" for label in re.findall(r"(\w+)\s*[!=]~?", inside) if label != "job"]
     for grouping in re.findall(r"\b(?:by|without|on|ignoring) \(([^)]*)\)", expression):
         wrong += [label for label in grouping.replace(" ", "").split(",") if label not in known]
     return wrong
@@ -202,11 +216,15 @@ def test_a_wrong_command_is_noticed(words: list[str]) -> None:
 def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any]) -> None:
     """An alert uses only recorded ratios, and the page names each ratio or percentile that is an objective."""
     assert complaints(rule["expr"]) == []
-    recorded = {rule["record"] for rule in rules(OBJECTIVES) if "record" in rule}
-    assert {*re.findall(r"zq:[\w:]+", rule["expr"])} <= recorded
-    named = {*re.findall(r"zq:[\w:]+", RUNBOOKS.read_text())}
-    assert named <= recorded
-    assert len(named) == 3
+    named = {name for name, _ in records(RUNBOOKS.read_text())}
+    assert named == {"zq:errors:ratio30d", *(name for name in recorded() if name.endswith(":p99"))}
+
+
+def test_an_objective_without_a_record_has_an_alert_with_its_limit() -> None:
+    """The alert fires at the number of seconds in the table of the objectives."""
+    [(limit, name)] = re.findall(r"^\|.* within (\d+) s \| alert \[(\w+)\]", RUNBOOKS.read_text(), re.MULTILINE)
+    [rule] = [rule for rule in rules() if rule["alert"] == name]
+    assert rule["expr"].endswith(f"> {limit}")
 
 
 def test_options_that_alerts_name_exist() -> None:
@@ -218,23 +236,41 @@ def test_options_that_alerts_name_exist() -> None:
 
 @every_row("expression", sorted(set(targets())))
 def test_panels_use_existing_metrics_and_labels(expression: str) -> None:
-    """The metrics and labels of the dashboard exist."""
+    """The metrics, recorded rules and labels of the dashboard exist."""
     assert complaints(expression) == []
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    """Each metric is on a panel, and the panels have unique ids and titles."""
+    """Each metric and each recorded rule is on a panel, and the panels have unique ids and titles."""
     shown = {name for expression in targets() for name, _, _ in metrics(expression)}
     assert set(DEFINED) - shown == set()
+    assert recorded() - {name for expression in targets() for name, _ in records(expression)} == set()
     identities = [panel["id"] for panel in panels()]
     titles = [panel["title"] for panel in panels()]
     assert len(set(identities)) == len(identities)
     assert len(set(titles)) == len(titles)
 
 
+def test_the_dashboard_has_rows_for_objectives_and_quotas() -> None:
+    """Each of the rows has all panels of its subject."""
+    row, rows = "", dict[str, str]()
+    for panel in panels():
+        row = panel["title"] if panel["type"] == "row" else row
+        rows |= {target["expr"]: row for target in panel.get("targets", [])}
+    assert {row for expression, row in rows.items() if "zq:" in expression} == {"Service level objectives"}
+    assert {row for expression, row in rows.items() if "zq_quota_" in expression} == {"Quotas and credentials"}
+
+
 @every_row(
     "expression",
-    ["zq_nothing > 1", "rate(zq_waiters_bucket[5m])", 'zq_waiters{state="ready"}', "sum by (queue) (zq_waiters)"],
+    [
+        "zq_nothing > 1",
+        "zq:nothing:p99",
+        'zq:post_seconds:p99{instance="a"}',
+        "rate(zq_waiters_bucket[5m])",
+        'zq_waiters{state="ready"}',
+        "sum by (queue) (zq_waiters)",
+    ],
 )
 def test_a_wrong_expression_is_noticed(expression: str) -> None:
     """The check notices wrong expressions."""

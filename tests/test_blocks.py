@@ -59,6 +59,7 @@ MIGRATION = "tests/faults/test_migrate.py::test_the_command_of_the_page_works"
 VM = "tests/packaging/test_virtual_machine.py::test_the_page_leads_to_a_monitored_server_with_backups"
 KUBERNETES = "tests/packaging/test_kubernetes_page.py::test_the_page_leads_to_a_monitored_service_with_backups"
 NGINX = "tests/faults/test_nginx.py::test_the_commands_of_the_page_start_a_proxy_with_tls"
+MOVE = "tests/faults/test_migrate.py::test_a_move_without_downtime_delivers_each_message_once"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
 HELD_BY = [
@@ -69,6 +70,8 @@ HELD_BY = [
     ("api-ref/backup.md", "sh", "zq-server backup", BACKUP),
     ("api-ref/backup.md", "sh", "redis-cli", REDIS_BACKUP),
     ("api-ref/backup.md", "sh", "zq-server migrate", MIGRATION),
+    ("api-ref/backup.md", "sh", "zq export", MOVE),
+    ("api-ref/backup.md", "python", "", MOVE),
     ("api-ref/backup.md", "sh", "mkdir /srv/redis", REDIS_BACKUP),
     ("api-ref/cli.md", "sh", "", CLI),
     ("api-ref/cli.md", "yaml", "", "tests/cli/test_cli_docs.py::test_the_workflow_of_the_page_applies_its_file"),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Separate addresses of probes and metrics, with every engine."""
 
+import os
+import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +11,9 @@ import pytest
 
 from tests.servers import Lost, ZqServer, ask, free_port, wait_for
 from tests.stores import RedisServer
+from zq import __version__
+from zq.errors import Unavailable
+from zq.serving.metrics.scraping import scrape
 
 
 def served(url: str, path: str) -> int:
@@ -35,6 +40,42 @@ def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> No
         assert served(url, "/healthz") == 200
         assert served(url, "/v2/queues") == served(url, "/readyz") == 404
         assert served(server.url, "/metrics") == 404
+
+
+def test_metrics_require_the_token_of_a_file_that_is_read_again(
+    tmp_path: Path,
+) -> None:
+    """``/healthz`` requires no token. The doctor sends the token of the file, even before the server has read it."""
+    file, port = tmp_path / "token", free_port()
+    file.touch(0o600)
+    file.write_text("first\n")
+    settings = {"OS_METRICS__PORT": str(port), "OS_METRICS__TOKEN_FILE": str(file)}
+    url = f"http://127.0.0.1:{port}"
+
+    def status(**headers: str) -> int:
+        return ask(url, "GET", "/metrics", headers=headers).status
+
+    with ZqServer("memory:", config="[server]\n", env=settings) as server:
+        wait_for(lambda: served(url, "/healthz") == 200, 60, "the listener serves")
+        refused = ask(url, "GET", "/metrics")
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert b"zq_info" not in refused.body
+        assert status(Authorization="Bearer first") == status(authorization="bearer first") == 200
+        assert [status(Authorization=f"{given}") for given in ("first", "Bearer", "Bearer firs", "Basic first")] == [
+            401
+        ] * 4
+        assert status(Authorization="Bearer \xe9") == 401
+        file.write_text("second\n")
+        with pytest.raises(Unavailable, match="Send it SIGHUP"):
+            scrape("127.0.0.1", port, str(file))
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: status(Authorization="Bearer second") == 200, 60, "the server has read the file")
+        assert status(Authorization="Bearer first") == 401
+        assert scrape("127.0.0.1", port, str(file)).version == __version__
+        file.write_text("")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "[metrics] token_file must contain only a token" in server.output, 60, "the file is refused")
+        assert status(Authorization="Bearer second") == 200
 
 
 def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str, tmp_path: Path) -> None:

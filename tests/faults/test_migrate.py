@@ -20,10 +20,11 @@ import redis
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
 from tests.faults.job import Job
-from tests.reader import SHELL, succeed
+from tests.reader import PYTHON, SHELL, succeed
 from tests.rotation import SEED, rotated
 from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.stores import RedisServer, Stores
+from zq.client import Client
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
@@ -587,6 +588,41 @@ def test_the_command_of_the_page_works(tmp_path: Path) -> None:
     (line,) = (block.text for block in blocks(ROOT / "api-ref/backup.md") if "zq-server migrate" in block.text)
     line = line.replace("rocksdb:///var/lib/zq", source).replace("redis://127.0.0.1:6379/0", target)
     assert "SHA-256 digest of both: " in succeed([*SHELL, line], tmp_path)
+
+
+def test_a_move_without_downtime_delivers_each_message_once(tmp_path: Path) -> None:
+    """``api-ref/backup.md``: messages of the old server that no consumer has finished are delivered by the new one.
+
+    ``zq pipeline`` cannot forward them, because one commit, on one server, publishes and deletes messages. An earlier
+    run of the program has stored a message, but has not deleted it.
+    """
+    page = [block.text for block in blocks(ROOT / "api-ref/backup.md")]
+    (copy,) = (text for text in page if "zq export" in text)
+    (forward,) = (text for text in page if "from zq.client" in text)
+    with ZqServer("memory:") as before, ZqServer("memory:") as after:
+
+        def on(text: str) -> str:
+            return text.replace("http://old:8888", before.url).replace("http://new:8888", after.url)
+
+        old, new = (Client(server.url, "acme").queue("orders") for server in (before, after))
+        old.create({"owner": "shop"})
+        parent = f"00-{'a' * 32}-{'b' * 16}-01"
+        bodies = ["0", {"n": 1}, 2, None, [4]]
+        old.post_many(bodies[:3])
+        old.post(bodies[3], ttl=600, attributes={"traceparent": parent})
+        old.post(bodies[4])
+        succeed([*SHELL, on(f"export ZQ_PROJECT=acme\n{copy}")], tmp_path)
+        assert new.metadata()["owner"] == "shop"
+        new.post(5)
+        (done,) = (each.body for each in old.consume(count=1, batch=1, wait=0))
+        interrupted = next(each for each in old.list() if each.body != done)
+        new.post(interrupted.raw, ttl=interrupted.ttl, key=interrupted.id, attributes=interrupted.attributes)
+        succeed([*PYTHON, on(forward)], tmp_path)
+        got = [*new.consume(until_empty=True, wait=0)]
+        assert sorted([*map(repr, (each.body for each in got)), repr(done)]) == sorted(map(repr, [*bodies, 5]))
+        assert [each.attributes["traceparent"] for each in got if each.attributes] == [parent]
+        assert next(each.ttl for each in got if each.attributes) == 600
+        assert [*old.list()] == []
 
 
 def test_projects_without_a_known_name_must_be_named(stores: Stores, tmp_path: Path) -> None:

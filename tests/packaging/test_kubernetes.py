@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.abilities import able, locate
 from tests.blocks import ROOT
@@ -22,6 +25,7 @@ from zq.serving import control, server, settings, startup
 from zq.serving.settings import Settings
 
 FOLDER: Final = ROOT / "deploy" / "kubernetes"
+SCALED: Final = FOLDER / "keda" / "scaled-object.yaml"
 OVERLAYS: Final = {
     "embedded": {"ConfigMap", "NetworkPolicy", "Service", "StatefulSet"},
     "shared": {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"},
@@ -45,21 +49,36 @@ def mapping(*required: str, **properties: Any) -> dict[str, Any]:
 TEXT: Final = {"type": "string"}
 COUNT: Final = {"type": "integer", "minimum": 0}
 NAMED: Final = mapping("name", name=TEXT)
+METRIC_TYPE: Final = {"enum": ["AverageValue", "Value", "Utilization"]}
+NUMBER: Final = {"type": "string", "pattern": "^[0-9.]+$"}
 METADATA: Final = mapping("name", name=TEXT, namespace=TEXT, labels={"type": "object"})
-TRIGGER: Final = mapping(
+METRICS_API: Final = mapping(
     *("type", "metricType", "metadata", "authenticationRef"),
     type={"const": "metrics-api"},
-    metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+    metricType=METRIC_TYPE,
     metadata=mapping(
         *("url", "valueLocation", "targetValue"),
         url=TEXT,
         format={"enum": ["json", "xml", "yaml", "prometheus"]},
         valueLocation=TEXT,
-        targetValue={"type": "string", "pattern": "^[0-9.]+$"},
-        activationTargetValue={"type": "string", "pattern": "^[0-9.]+$"},
+        targetValue=NUMBER,
+        activationTargetValue=NUMBER,
         authMode={"enum": ["apiKey", "basic", "tls", "bearer"]},
     ),
     authenticationRef=NAMED,
+)
+PROMETHEUS: Final = mapping(
+    *("type", "metadata"),
+    type={"const": "prometheus"},
+    metricType=METRIC_TYPE,
+    metadata=mapping(
+        *("serverAddress", "query", "threshold"),
+        serverAddress=TEXT,
+        query=TEXT,
+        threshold=NUMBER,
+        activationThreshold=NUMBER,
+        ignoreNullValues={"enum": ["true", "false"]},
+    ),
 )
 FOREIGN: Final = {
     "ScaledObject": mapping(
@@ -70,7 +89,7 @@ FOREIGN: Final = {
         pollingInterval=COUNT,
         cooldownPeriod=COUNT,
         fallback=mapping("failureThreshold", "replicas", failureThreshold=COUNT, replicas=COUNT),
-        triggers={"type": "array", "items": TRIGGER, "minItems": 1},
+        triggers={"type": "array", "items": {"anyOf": [METRICS_API, PROMETHEUS]}, "minItems": 1},
     ),
     "TriggerAuthentication": mapping(
         "secretTargetRef",
@@ -115,6 +134,23 @@ def rendered(overlay: str) -> list[dict[str, Any]]:
     """Return the objects as kubectl applies them."""
     command = [str(locate("kubectl")), "kustomize", str(FOLDER / overlay)]
     return documents(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def with_comments(path: Path) -> dict[str, Any]:
+    """Return the object of a file, with the list items that are commented out."""
+    [document] = documents(re.sub(r"^    # (?=- |  )", "    ", path.read_text(), flags=re.MULTILINE))
+    return document
+
+
+def query() -> str:
+    """Return the query of KEDA's trigger that reads Prometheus."""
+    [found] = [each["metadata"] for each in with_comments(SCALED)["spec"]["triggers"] if each["type"] == "prometheus"]
+    return str(found["query"])
+
+
+def samples(page: str) -> list[Sample]:
+    """Return the samples on a page of metrics."""
+    return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
 
 
 def check(document: dict[str, Any]) -> None:
@@ -172,10 +208,44 @@ def test_the_schemas_reject_a_misspelt_member(container: dict[str, Any]) -> None
     document["spec"]["template"]["spec"]["containers"] = [container | {"livenessProb": {}}]
     with pytest.raises(kubernetes_validate.ValidationError):
         check(document)
-    [scaled] = documents((FOLDER / "keda" / "scaled-object.yaml").read_text())
-    scaled["spec"]["triggers"][0]["metadata"]["targetvalue"] = "1"
-    with pytest.raises(jsonschema.ValidationError):
+    for number in range(2):
+        scaled = with_comments(SCALED)
         check(scaled)
+        scaled["spec"]["triggers"][number]["metadata"]["targetvalue"] = "1"
+        with pytest.raises(jsonschema.ValidationError):
+            check(scaled)
+
+
+@pytest.mark.ability("promtool")
+def test_the_query_of_keda_counts_the_messages_of_its_queue_once(tmp_path: Path) -> None:
+    """Two servers report the same messages. Delayed messages and other queues do not count."""
+    labels = (
+        ("a", "orders", "ready", 5),
+        ("b", "orders", "ready", 5),
+        ("a", "orders", "claimed", 2),
+        ("b", "orders", "claimed", 3),
+        ("a", "orders", "delayed", 7),
+        ("a", "bills", "ready", 9),
+    )
+    series = [
+        {
+            "series": f'zq_queue_messages{{instance="{instance}",project="acme",queue="{queue}",state="{state}"}}',
+            "values": str(count),
+        }
+        for instance, queue, state, count in labels
+    ]
+    tests = [
+        {
+            "input_series": given,
+            "promql_expr_test": [{"expr": query(), "exp_samples": [{"labels": "{}", "value": value}]}],
+        }
+        for given, value in ((series, 8), ([], 0))
+    ]
+    file = tmp_path / "keda.yml"
+    file.write_text(yaml.safe_dump({"tests": tests}))
+    command = [str(locate("promtool")), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -262,7 +332,7 @@ def test_the_store_of_shared_servers_is_in_a_secret() -> None:
 
 
 def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict[str, Any], tmp_path: Path) -> None:
-    """Ports and store are those of the test. KEDA reads the depth with only a token."""
+    """Ports and store are those of the test. KEDA reads the depth with only a token, or the metrics of the queue."""
     chosen = load("embedded")
     assert chosen.probes_address is not None
     ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}
@@ -273,19 +343,31 @@ def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict
         settings.variable("probes", "bind"): f"127.0.0.1:{ports[chosen.probes_address[1]]}",
         settings.variable("metrics", "port"): str(ports[chosen.metrics.port]),
         settings.variable("metrics", "on_main_port"): "false",
+        settings.variable("metrics", "per_queue"): "true",
     }
     names = {port["name"]: ports.get(port["containerPort"]) for port in container["ports"]}
     with ZqServer("", config=config, env=own) as running:
         for probe in PROBES:
             get = container[probe]["httpGet"]
             assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200
-        assert b"zq_store_up 1.0" in ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body
         trigger = plain("keda")[1]["spec"]["triggers"][0]["metadata"]
         path = trigger["url"].removeprefix("http://zq.zq.svc:8888")
         socket = str(tmp_path / "store" / "control.sock")
         status, token = control.send(
-            socket, "POST", "/v2/admin/tokens?project=acme", {"scopes": ["observe:orders"], "roles": []}
+            socket,
+            "POST",
+            "/v2/admin/tokens?project=acme",
+            {"scopes": ["observe:orders", "produce:orders"], "roles": []},
         )
         assert status == 201
-        answer = ask(running.url, "GET", path, headers={"Authorization": f"Bearer {token['token']}"})
+        identity = {"Authorization": f"Bearer {token['token']}"}
+        answer = ask(running.url, "GET", path, headers=identity)
         assert json.loads(answer.body)[trigger["valueLocation"]] == 0
+        post = {"messages": [{"body": 1}]}
+        assert ask(running.url, "POST", "/v2/queues/orders/messages", post, headers=identity).status == 201
+        page = ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body.decode()
+        assert "zq_store_up 1.0" in page
+        [(name, selector)] = re.findall(r"(\w+)\{(.+?)\}", query())
+        labels = dict(re.findall(r'(\w+)=~?"(\w+)', selector))
+        [ready] = [sample for sample in samples(page) if sample.name == name and sample.labels == labels]
+        assert ready.value == 1

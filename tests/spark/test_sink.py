@@ -210,6 +210,21 @@ def test_a_stream_publishes_each_batch_once(spark, client: Client, options, fini
     assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]
 
 
+def test_each_batch_has_a_traceparent_of_its_own_with_foreach_batch(spark, client, options, finish) -> None:
+    client.queue("in").post_many("ab")
+    stream = spark.readStream.format("zq").options(**options, consumer="each", maxMessagesPerBatch=1, claimSize=1)
+
+    def write(rows: Any, number: int) -> None:
+        parent = f"00-{'1' * 32}-{number + 1:016x}-01"
+        writer = rows.select("body").write.format("zq").options(**options, traceparent=parent)
+        writer.mode("append").save("out")
+
+    finish(stream.load("in").writeStream.foreachBatch(write))
+    found = {message.body: message.attributes["traceparent"][-5:] for message in client.queue("out").list()}
+    assert found == {"a": "01-01", "b": "02-01"}
+    assert bodies(client.queue("in")) == []
+
+
 def test_decimals_and_floats_arrive_as_documented(spark, client, options) -> None:
     """Each expression of the table in spark.md has the body in its row."""
     page = (Path(__file__).parents[2] / "api-ref" / "spark.md").read_text()

@@ -176,6 +176,27 @@ def test_a_world_readable_key_file_fails(configured: Path, monkeypatch: pytest.M
         assert check_start().code == (2 if status == "fail" else 0)
 
 
+@every_row(
+    ("content", "mode", "complaint"),
+    [
+        (None, 0o600, "cannot be read"),
+        ("\n", 0o600, "must contain only a token"),
+        ("a b\n", 0o600, "must contain only a token"),
+        ("secret\n", 0o644, "must be readable only by its owner"),
+    ],
+)
+def test_a_token_file_of_the_metrics_that_cannot_be_used_fails(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, mode: int, complaint: str
+) -> None:
+    file = configured / "token"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    monkeypatch.setenv("OS_METRICS__TOKEN_FILE", str(file))
+    assert found("keys", "fail").startswith(f"[metrics] token_file {complaint}")
+    assert check_start().code == 2
+
+
 def test_a_missing_key_set_fails(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OS_DEFAULT__AUTH_STRATEGY", "jwt")
     for option in ("ISSUER", "AUDIENCE", "JWKS"):

@@ -39,6 +39,7 @@ from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.timed import measure_verbs
+from zq.serving.metrics.token import MetricsToken
 from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload_files
@@ -109,7 +110,8 @@ class Application:
             "/readyz": probes.readiness(self.broker.health.check_ready, self.drain.is_leaving),
         }
         self._report_server()
-        _listen(chosen, pages, self._metrics)
+        self._metrics_token = MetricsToken(chosen.metrics.token_file)
+        _listen(chosen, pages, probes.metrics(self._metrics.page, self._metrics_token.permits))
         self._upkeep = Upkeep(
             self._storage,
             self._clock,
@@ -197,7 +199,7 @@ class Application:
         self._policy.reload(new.auth.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
         files = [file for feature in self.features for file in feature.files]
-        reload_files(self._proxy, certificates, self._keys, *files, self._tls)
+        reload_files(self._proxy, certificates, self._keys, self._metrics_token, *files, self._tls)
 
     def upgrade(self) -> UpgradeControl:
         """Return the control socket operation for upgrades of the store."""
@@ -356,7 +358,7 @@ def make_broker(
     )
 
 
-def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
+def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: probes.Page) -> None:
     """Start the separate HTTP listeners for health probes and for metrics, if they are configured.
 
     A listener is not started if its address is that of the main HTTP server, which then serves these pages itself.
@@ -366,6 +368,6 @@ def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metric
         where = f"Probes: http://{format_authority(*chosen.probes_address)}/readyz and /healthz."
         probes.serve("probes", *chosen.probes_address, pages, where)
     if chosen.metrics.port and not overlap((chosen.metrics.bind, chosen.metrics.port), main):
-        pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
+        pages = {"/metrics": metrics, "/healthz": probes.health}
         where = f"Metrics: http://{format_authority(chosen.metrics.bind, chosen.metrics.port)}/metrics."
         probes.serve("metrics", chosen.metrics.bind, chosen.metrics.port, pages, where)

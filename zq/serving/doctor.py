@@ -127,7 +127,7 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     yield from requirements(chosen)
     yield Check("audit log", partial(check_audit_log, chosen))
     yield Check("machine clock", check_synchronisation)
-    page = cache(partial(scrape, chosen.metrics.bind, chosen.metrics.port))
+    page = cache(partial(scrape, chosen.metrics.bind, chosen.metrics.port, chosen.metrics.token_file))
     yield Check(SERVER, partial(check_server, chosen))
     yield Check("open files", partial(check_open_files, chosen), needs=SERVER)
     yield Check(METRICS, partial(check_metrics, chosen, page), needs=SERVER)

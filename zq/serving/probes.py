@@ -29,6 +29,8 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 JSON: Final = "application/json"
 # Description of the 503 response while the server is leaving.
 STOPPING_ERROR: Final = "The server is stopping or draining."
+# Body of the 401 response.
+UNAUTHORIZED: Final = b'{"title":"Unauthorized","description":"Send the token of [metrics] token_file."}'
 
 
 class Response(NamedTuple):
@@ -39,10 +41,11 @@ class Response(NamedTuple):
     body: bytes
 
 
-Page = Callable[[], Response]
+Page = Callable[[str], Response]
+"""Returns the response to a request with this ``Authorization`` header; "" = no header."""
 
 
-def health() -> Response:
+def health(_authorization: str = "") -> Response:
     return Response(200, JSON, b'{"status":"ok"}')
 
 
@@ -52,7 +55,7 @@ def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Pa
     The status of the page is 503 if ``check`` raises ``ZqError``, or if the server drains or stops.
     """
 
-    def page() -> Response:
+    def page(_authorization: str) -> Response:
         if is_leaving():
             return _unready("Stopping", STOPPING_ERROR)
         try:
@@ -64,8 +67,13 @@ def readiness(check: Callable[[], object], is_leaving: Callable[[], bool]) -> Pa
     return page
 
 
-def metrics(page: Callable[[], bytes]) -> Page:
-    return lambda: Response(200, TEXT, page())
+def metrics(render: Callable[[], bytes], permits: Callable[[str], bool]) -> Page:
+    """Return the metrics page. Its status is 401 if ``permits`` rejects the ``Authorization`` header."""
+
+    def page(authorization: str) -> Response:
+        return Response(200, TEXT, render()) if permits(authorization) else Response(401, JSON, UNAUTHORIZED)
+
+    return page
 
 
 def _unready(title: str, sentence: str) -> Response:
@@ -158,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(Response(404, JSON, b'{"title":"404 Not Found"}'))
             return
         try:
-            answer = page()
+            answer = page(self.headers.get("Authorization", ""))
         except Exception:  # the probe must get a response
             LOG.critical("Unexpected error in a probe.", exc_info=True)
             answer = Response(500, JSON, b'{"title":"Internal server error"}')
@@ -173,6 +181,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         if answer.status == 503:
             self.send_header("Retry-After", "1")
+        if answer.status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)

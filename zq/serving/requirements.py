@@ -17,6 +17,7 @@ from zq.auth.policy import Policy
 from zq.clock import local_time
 from zq.diagnosis import Finding, judge_certificate, ok, warn
 from zq.serving import startup
+from zq.serving.metrics.token import read_token
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Settings, misspelt_variables
 from zq.serving.tls import ServerTls, read_expiry
@@ -54,6 +55,7 @@ def check_policy(chosen: Settings) -> Finding:
 def read_secrets(chosen: Settings) -> int:
     """Read all secrets except the private key of TLS. Return the number of keys that encrypt messages."""
     check_auth(chosen.auth)
+    read_token(chosen.metrics.token_file)
     for section in SECTIONS:
         section.check_files(chosen.of(section))
     return len(read_keys(chosen.transport.message_encryption_key_file))

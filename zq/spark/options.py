@@ -173,7 +173,11 @@ class SinkOptions:
     delays: str | None
     attributes: str | None
     trace: str | None
-    """Traceparent of rows without one."""
+    """Traceparent of rows without one, the same for all batches of a stream.
+
+    The sink derives none per batch: tasks run in other processes than the driver's spans, and an invented span id would
+    link consumers to a span that does not exist. With ``foreachBatch``, the driver can pass the span of each batch.
+    """
     ttl: int | None
     delay: int | None
 

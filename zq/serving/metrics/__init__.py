@@ -8,6 +8,7 @@ The modules are:
 - ``collector``: the store's metrics, read on each scrape;
 - ``server``: the metrics of the server process and of quotas, read on each scrape;
 - ``timed``: the duration of storage operations;
+- ``token``: the token that scrapers must send;
 - ``multiprocess``: combination of the metrics of worker processes.
 
 ``multiprocess.begin`` must run before the module ``counting`` is imported, because prometheus-client decides at import

@@ -183,7 +183,10 @@ class MetricsOptions(Struct, frozen=True, kw_only=True):
     """Port of the metrics listener; 0: none. If the port is in use, for example by another server on this machine, the
     server retries every second."""
     on_main_port: Flag = False
-    """Also serve /metrics on the address of [server]."""
+    """Also serve /metrics on the address of [server], with an auth_strategy to administrators only."""
+    token_file: Text = ""
+    """A file (mode 0600 or 0640) with the token that /metrics of this listener requires as Authorization: Bearer.
+    Empty: none. Reloaded on SIGHUP."""
     per_queue: Annotated[bool, Option(reload=True)] = False
     """Report metrics per queue instead of totals."""
     max_queues: Annotated[int, Option(1, 100_000, reload=True)] = 1000
