@@ -2,7 +2,8 @@
 # docker build -t zq . && docker run --name zq -p 127.0.0.1:8888:8888 -v zq:/var/lib/zq zq
 # Clients need a token: docker exec zq zq-server token create --project acme --store rocksdb:///var/lib/zq
 #
-# A tag can be moved. For builds that can be repeated, name the base image by its digest, which docker pull prints:
+# The base image has no digest by default, because a fixed image never gets the distribution's security fixes. A tag can
+# be moved. For builds that can be repeated, name the base image by its digest, which docker pull prints:
 # docker build --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:... -t zq .
 ARG PYTHON_IMAGE=python:3.11-slim
 
@@ -20,6 +21,7 @@ RUN /opt/zq/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps
 
 FROM ${PYTHON_IMAGE}
 ARG REVISION=
+# The label org.opencontainers.image.source is missing, because the repository has no public address yet.
 LABEL org.opencontainers.image.version="0.1.0" \
     org.opencontainers.image.revision="${REVISION}" \
     org.opencontainers.image.title="zq" \

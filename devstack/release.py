@@ -30,6 +30,7 @@ CONTEXT: Final = (
     *("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "zq"),
 )
 IMAGE: Final = "registry.example.org/zq"
+BASE: Final = "python:3.11-slim"
 
 
 class ReleaseRefused(Exception):
@@ -100,16 +101,26 @@ def context(out: Path, version: str) -> Path:
     return out / f"zq-{version}-image.tar.gz"
 
 
+def digest_of(image: str) -> str:
+    """Return a substitution of the shell: the name of a pulled or pushed image with its digest."""
+    return f"$(docker image inspect --format '{{{{index .RepoDigests 0}}}}' {image})"
+
+
 def instructions(version: str, out: Path) -> Iterator[str]:
     """Yield the commands that a maintainer runs to publish the release."""
     if f"[Unreleased] {version}" in (ROOT / "CHANGELOG.md").read_text():
         yield f"# First replace [Unreleased] {version} in CHANGELOG.md by [{version}] and the date, and build again."
+    # Not a step of the build, because it queries databases of vulnerabilities, which a build machine may not reach.
+    yield f"pip-audit --disable-pip --require-hashes --requirement {ROOT}/etc/requirements.lock"
     yield f"git tag --sign v{version} && git push origin v{version}"
     yield f"twine upload {wheel(out, version)} {out}/zq_queue-{version}.tar.gz"
-    revision = run("git", "rev-parse", "HEAD")
+    arguments = f"--build-arg REVISION={run('git', 'rev-parse', 'HEAD')} --build-arg PYTHON_IMAGE={digest_of(BASE)}"
     image = f"{IMAGE}:{version}"
-    yield f"docker build --build-arg REVISION={revision} --tag {image} - < {context(out, version)}"
+    yield f"docker pull {BASE}"
+    yield f"docker build {arguments} --tag {image} - < {context(out, version)}"
     yield f"docker push {image}"
+    yield "# To deploy exactly this image, run in your copy of deploy/kubernetes/base:"
+    yield f"kustomize edit set image zq={digest_of(image)}"
     yield f"# Attach {out}/zq-{version}.cdx.json and {out}/SHA256SUMS to the release."
 
 

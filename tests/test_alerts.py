@@ -18,6 +18,7 @@ import yaml
 
 from tests.abilities import locate, need
 from tests.tables import every_row
+from tests.test_prose import BANNED_WORD, FIRST_WORD
 from zq.cli import canary
 from zq.cli.root import cli
 from zq.serving import server, settings
@@ -141,7 +142,7 @@ def complaints(expression: str) -> list[str]:
 
 @every_row("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
-    """An alert has a severity, a summary, a description with an option, and a runbook with up to three commands."""
+    """An alert has a severity, plain texts that name an option, and a runbook with up to three commands."""
     assert rule["annotations"]["runbook_url"] == f"api-ref/runbooks.md#{rule['alert'].lower()}"
     shown = re.findall(r"^- (.+)$", sections()[rule["alert"]], re.MULTILINE)
     assert 1 <= len(shown) <= 3
@@ -151,6 +152,13 @@ def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
     assert re.search(r"\$labels\.(instance|job)", rule["annotations"]["summary"])
     assert OPTIONS & set(re.findall(r"\w+", rule["annotations"]["description"]))
     assert complaints(rule["expr"]) == []
+    for text in (rule["annotations"]["summary"], rule["annotations"]["description"]):
+        assert FIRST_WORD.match(text) is BANNED_WORD.search(text) is None, text
+
+
+def test_every_alert_fires_in_a_test() -> None:
+    expected = "".join((Path(__file__).parent / name).read_text() for name in ("alerts.yml", "slo.yml"))
+    assert [rule["alert"] for rule in alerts() if f'alertname="{rule["alert"]}"' not in expected] == []
 
 
 def test_every_danger_has_an_alert() -> None:

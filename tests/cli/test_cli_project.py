@@ -29,6 +29,8 @@ from zq.errors import Invalid, QueuePaused, QuotaExceeded, ZqError
 from zq.http.openapi import document
 from zq.model.limits import Limits
 
+HEADER = '{"is":"export","version":1}\n'
+
 
 def fill_placeholder(zq: Zq) -> None:
     """Create a project with queues, topics, messages and metadata of every kind."""
@@ -41,8 +43,8 @@ def fill_placeholder(zq: Zq) -> None:
 
 
 def content(zq: Zq) -> list[Any]:
-    """Return the project's export without ids and times."""
-    exported = [msgspec.json.decode(line) for line in zq.run("export").stdout.splitlines()]
+    """Return the project's export without header, ids and times."""
+    exported = [msgspec.json.decode(line) for line in zq.run("export").stdout.splitlines()[1:]]
     return [{key: value for key, value in line.items() if key not in ("id", "ttl", "delay")} for line in exported]
 
 
@@ -64,11 +66,27 @@ def test_a_project_is_carried_into_another_one_and_a_repeat_adds_nothing(zq: Zq,
 def test_file_that_is_not_an_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> None:
     """The import stops at that line."""
     file = tmp_path / "project.ndjson"
-    file.write_text('{"is":"named","of":"queue","name":"jobs","metadata":{}}\n{"n": 1}\n')
-    assert "Line 2 is not a valid line of an export" in zq.refused(4, "import", str(file))
-    file.write_text('{"is":"message","of":"foo","name":"jobs","id":"1","body":1,"ttl":60}\n')
-    assert "Line 1 is not a valid line of an export" in zq.refused(4, "import", str(file))
+    named = '{"is":"named","of":"queue","name":"jobs","metadata":{}}\n'
+    message = '{"is":"message","of":"foo","name":"jobs","id":"1","body":1,"ttl":60}\n'
+    for number, text in (
+        (1, named),
+        (2, HEADER + message),
+        (2, HEADER + HEADER),
+        (3, HEADER + named + '{"n": 1}\n'),
+    ):
+        file.write_text(text)
+        assert f"Line {number} is not a valid line of an export" in zq.refused(4, "import", str(file))
     assert zq("topic", "list") == []
+
+
+def test_an_export_of_another_format_is_refused_before_any_change(zq: Zq, tmp_path: Path) -> None:
+    zq("queue", "create", "jobs")
+    text = zq.run("export").stdout
+    assert text.startswith(HEADER)
+    other, file = Zq(zq.env["ZQ_URL"], tmp_path), tmp_path / "project.ndjson"
+    file.write_text(text.replace(HEADER, HEADER.replace("1", "2")))
+    assert "has format 2, but this version of zq imports only format 1." in other.refused(4, "import", str(file))
+    assert other("queue", "list") == []
 
 
 def test_a_failed_export_leaves_the_earlier_one(zq: Zq, tmp_path: Path) -> None:
@@ -158,7 +176,7 @@ def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path
     """The batch of a message that is rejected for any reason is posted again in parts."""
     file = tmp_path / "project.ndjson"
     line = '{"is":"message","of":"queue","name":"jobs","id":"%d","body":%d,"ttl":%d}\n'
-    file.write_text("".join(line % (number, number, 10**9 if number == 3 else 60) for number in range(7)))
+    file.write_text(HEADER + "".join(line % (number, number, 10**9 if number == 3 else 60) for number in range(7)))
     result = zq.run("import", str(file))
     assert (result.exit_code, '"messages":7}' in result.stdout) == (1, True)
     assert "Message 3 of queue jobs gets the default ttl and delay: " in result.stderr
@@ -252,7 +270,7 @@ def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
     zq("release", "jobs", zq("claim", "jobs", "--limit", "1")[0]["claim"])
     zq("claim", "jobs", "--limit", "2")
     result = zq.run("export")
-    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 5)
     assert "2 messages of queue jobs will lose these members: claim_count." in result.stderr
 
 

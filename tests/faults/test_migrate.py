@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server migrate``: all visible data moves to a store of another kind, even if the command is killed."""
+"""``zq-server migrate``: all visible data moves to a store of any kind, even if the command is killed."""
 
 import os
 import random
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.one_store
 T = TypeVar("T")
 KINDS = ("rocksdb", "redis", "mongodb")
 # Each store is a source and a target once a day.
-PAIRS = [pair for at in rotated((1, 2), 1) for pair in zip(KINDS, KINDS[at:] + KINDS[:at], strict=True)]
+PAIRS = [pair for at in rotated((0, 1, 2), 1) for pair in zip(KINDS, KINDS[at:] + KINDS[:at], strict=True)]
 PROJECTS = ("acme", "\u00e4.b", "c")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 
@@ -190,7 +190,7 @@ def assert_moved(pair: Pair) -> None:
         assert len({fact.kind for fact in there}) >= 5
 
 
-def test_a_store_moves_to_a_store_of_another_kind(pair: Pair) -> None:
+def test_a_store_moves_to_another_store(pair: Pair) -> None:
     """All items are equal, and a marker of the source misses no later message of the target (L6)."""
     clock = scribble(pair.source, SEED)
     code, lines = moved(pair)

@@ -6,6 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +20,7 @@ import pytest
 from tests.commands import run
 from tests.damaged import flip, table_of
 from tests.faults.integrity import whole
+from tests.faults.test_backup import KILLED
 from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
@@ -238,6 +242,26 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
     for to in ("/proc/store", tmp_path / "file" / "store", tmp_path / ("x" * 300)):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
         assert (done.code, "cannot be written" in done.error) == (2, True), done
+
+
+@pytest.mark.parametrize(
+    ("at", "call", "complete"),
+    rotated([("_copy", 1, False), ("_copy", 5, False), ("sync", 1, False), ("sync", 2, True)], 2),
+)
+def test_a_restore_that_is_killed_leaves_no_store_or_a_complete_one(
+    at: str, call: int, complete: bool, backup: Path, new: Path
+) -> None:
+    """Without a store at the target, the repetition succeeds and removes the files that the kill left."""
+    restore = ("restore", str(backup), "--store", f"rocksdb://{new}")
+    command = [sys.executable, "-c", KILLED, at, str(call), *restore]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert new.exists() == complete
+    if not complete:
+        assert (new.parent / "new.unfinished").exists()
+        done = run(*restore)
+        assert (done.code, done.error) == (0, "")
+    assert sorted(path.name for path in new.parent.iterdir()) == ["backup", "new"]
+    assert whole(f"rocksdb://{new}")
 
 
 def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:

@@ -13,9 +13,10 @@ from tests.packaging import licences
 pytestmark = pytest.mark.slow
 
 LOCK = ROOT / "etc" / "requirements.lock"
+# The extras in the image. The extras spark and report are left out: PySpark with Java, and matplotlib, are too large.
 IMAGE = (
     *("server", "rocksdb", "mongodb", "redis", "object", "granian", "fast", "delivery", "encryption", "jwt"),
-    "tracing",
+    *("tracing", "keystone", "policy", "cli"),
 )
 PINNED = re.compile(r"^(\S+)==(\S+)(?: ; (.+?))?((?: \\\n +--hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 # An extra that needs a compiler, so not every test environment has it.

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes objects in ``deploy/kubernetes``, against the schemas of Kubernetes and the options of the server."""
+"""The Kubernetes objects in ``deploy/kubernetes``, against the schemas of Kubernetes and the options of the server.
+
+The read-only root is checked in the fields of the pod only, because continuous integration has no container runtime.
+"""
 
 import json
 import os

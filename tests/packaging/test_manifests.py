@@ -34,8 +34,8 @@ CLOSED = [
 DIRECTIVES = {
     "[Unit]": "Description After Wants",
     "[Service]": f"""Type NotifyAccess ExecStart ExecReload EnvironmentFile User Group StateDirectory StateDirectoryMode
-    RuntimeDirectory RuntimeDirectoryMode WorkingDirectory KillMode TimeoutStartSec TimeoutStopSec Restart RestartSec
-    RestartPreventExitStatus LimitNOFILE {YES}
+    LogsDirectory LogsDirectoryMode RuntimeDirectory RuntimeDirectoryMode WorkingDirectory KillMode TimeoutStartSec
+    TimeoutStopSec Restart RestartSec RestartPreventExitStatus LimitNOFILE {YES}
     {" ".join(line.partition("=")[0] for line in CLOSED)}""",
     "[Install]": "WantedBy",
 }
@@ -55,6 +55,8 @@ def test_the_unit_starts_a_server_and_gives_it_time_to_end() -> None:
     defaults = settings.load()
     assert int(directive("TimeoutStopSec")) > defaults.server.drain_delay + defaults.server.graceful_timeout
     assert directive("WorkingDirectory") == f"/var/lib/{directive('StateDirectory')}"
+    for place in ("Logs", "Runtime", "State"):
+        assert (directive(f"{place}Directory"), directive(f"{place}DirectoryMode")) == ("zq", "0700")
 
 
 def test_the_unit_has_no_directive_that_systemd_does_not_know() -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.blocks import ROOT
 from tests.certificates import issue
 from tests.commands import Done, run
 from tests.servers import ZqServer, free_port, wait_for
@@ -406,6 +407,11 @@ def test_the_state_of_a_server_with_tls_is_read_without_verification(
         found("server", "ok")
         monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "ca.pem"))
         assert "client certificates" in found("server", "warn")
+
+
+def test_the_sample_configuration_passes_the_check(configured: Path) -> None:
+    done = run("--check", "--config", ROOT / "etc" / "zq.conf.sample")
+    assert (done.code, done.error) == (0, ""), done
 
 
 def test_output_that_cannot_be_written_gives_no_traceback(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -105,6 +106,52 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # before rotates its own data key
     assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(150, 1)
     assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
+
+
+class Interrupted(Exception):
+    """The end of a rekey in a test."""
+
+
+class FailingDocuments:
+    """Documents whose ``put`` fails at one call, before or after the document is stored."""
+
+    def __init__(self, documents: DocumentController, call: int, stored: bool) -> None:
+        self._documents = documents
+        self._left = call
+        self._stored = stored
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._documents, name)
+
+    def put(self, *given: Any, **named: Any) -> bool:
+        self._left -= 1
+        if self._left == 0 and not self._stored:
+            raise Interrupted
+        done = self._documents.put(*given, **named)
+        if self._left == 0:
+            raise Interrupted
+        return done
+
+
+@pytest.mark.parametrize(("call", "stored"), [(1, False), (2, True), (3, False), (5, True)])
+def test_an_interrupted_rekey_is_completed_by_the_next_one(
+    documents: DocumentController, monkeypatch: pytest.MonkeyPatch, call: int, stored: bool
+) -> None:
+    """Both master keys open all bodies after the interruption, and the new one alone does after the repetition."""
+    monkeypatch.setattr("zq.core.data_keys.PAGE_SIZE", 2)
+    before = Sealing(keys_of(documents, {"one": KEYS["one"]}))
+    sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(5)}
+    both, new = {"two": KEYS["two"], "one": KEYS["one"]}, {"two": KEYS["two"]}
+
+    def opened(masters: dict[str, bytes]) -> list[bytes]:
+        after = Sealing(keys_of(documents, masters))
+        return [after.open(project, "m", body) for project, body in sealed.items()]
+
+    with pytest.raises(Interrupted):
+        keys_of(cast("DocumentController", FailingDocuments(documents, call, stored)), both).rekey()
+    assert opened(both) == [b"1"] * 5
+    assert keys_of(documents, both).rekey() == RekeyResult(5, 0)
+    assert opened(new) == [b"1"] * 5
 
 
 def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands ``zq export`` and ``zq import``, which save and restore a project as JSON lines.
 
-An export contains all queues and topics first, then their messages in order. An import derives the idempotency key of a
-batch from its message ids. While the server remembers these keys, a repeated import stores no message twice.
+An export contains the version of the format first, then all queues and topics, then their messages in order. An import
+derives the idempotency key of a batch from its message ids. While the server remembers these keys, a repeated import
+stores no message twice.
+
+The commands use the HTTP API instead of the parcels of a store, so that a tenant needs no access to the store. An exact
+copy is the purpose of ``zq-server migrate``.
 """
 
 import hashlib
@@ -31,6 +35,8 @@ from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 from zq.wire.attributes import JsonValue
 
+# Version of the format of an export. An import accepts no other version.
+FORMAT_VERSION: Final = 1
 # Minimum ttl of an exported message in seconds.
 MIN_TTL: Final = 60
 # Maximum batch size in bytes. A lower limit of the queue or topic takes precedence.
@@ -44,6 +50,12 @@ RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "gr
 # Message members that the server sets for each post. Members in neither set are lost.
 SET_BY_SERVER: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
+
+
+class HeaderLine(Struct, tag="export", tag_field="is"):
+    """The first line of an export."""
+
+    version: int
 
 
 class ResourceLine(Struct, tag="named", tag_field="is"):
@@ -75,6 +87,7 @@ class MessageLine(Struct, tag="message", tag_field="is"):
 
 Line = ResourceLine | MessageLine
 ResourceKey = tuple[Kind, str]
+_header_decoder: Final = msgspec.json.Decoder(HeaderLine)
 _decoder: Final = msgspec.json.Decoder(Line)
 
 
@@ -163,8 +176,8 @@ def lost_members(message: Message) -> list[str]:
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
 
-def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[Line]:
-    """Yield the lines of a project's export: first all queues and topics, then their messages.
+def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[HeaderLine | Line]:
+    """Yield the lines of a project's export: the header, then all queues and topics, then their messages.
 
     If the messages of a queue or topic cannot be read, the queue or topic is added to ``unread``. Messages that an
     import cannot restore completely are counted in ``losses``.
@@ -173,6 +186,7 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
     listed: tuple[tuple[Kind, list[ListedResource]], ...] = ("queue", queues), ("topic", topics)
+    yield HeaderLine(FORMAT_VERSION)
     for of, resources in listed:
         defaults = resource_handle(client, (of, uuid4().hex)).metadata()
         for resource in resources:
@@ -250,7 +264,10 @@ def import_file(session: Session, path: Path) -> None:
 
 
 class ExportReader:
-    """An iterator over the lines of an export. Raises ``InvalidBody`` for a line that is not valid."""
+    """An iterator over the lines of an export after the header.
+
+    Raises ``InvalidBody`` for an unknown version of the format, and for a line that is not valid.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -260,9 +277,16 @@ class ExportReader:
         for number, text in enumerate(self._file, 1):
             self.offset += len(text)
             try:
-                yield _decoder.decode(text)
+                line = _header_decoder.decode(text) if number == 1 else _decoder.decode(text)
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise InvalidBody(f"Line {number} is not a valid line of an export: {error}.") from error
+            if not isinstance(line, HeaderLine):
+                yield line
+            elif line.version != FORMAT_VERSION:
+                raise InvalidBody(
+                    f"The export has format {line.version}, but this version of zq imports only format "
+                    f"{FORMAT_VERSION}. Import it with the version of zq that exported it."
+                )
 
 
 def to_draft(line: MessageLine) -> Draft:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draining: before a server stops, it reports that it is not ready and finishes its requests.
 
-``zq-server drain`` starts draining through the control socket. The server then continues to serve until SIGTERM.
+``zq-server drain`` starts draining through the control socket. The server then continues to serve until SIGTERM. There
+is no HTTP route for draining: a request through a load balancer would drain an arbitrary server.
 """
 
 import argparse

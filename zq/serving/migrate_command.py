@@ -4,7 +4,8 @@
 The command copies page by page. A record in the target contains the position of the copy, so that an interrupted
 migration can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
 
-During a migration, no server may use the stores. A server updates a timestamp in a networked store every two seconds,
+During a migration, no server may use the stores, not even in the mode ``read_only``, in which a server still expires
+messages and delivers notifications. A server updates a timestamp in a networked store every two seconds,
 so the command can detect running servers. The command also writes a record to each store, so that no server starts on
 the store; see ``migration_record``.
 """
@@ -250,7 +251,11 @@ class Migration:
         return record
 
     def copy(self, record: TargetRecord) -> None:
-        """Copy the projects from the position in the record. Raises ``MigrationIncomplete`` if a store fails."""
+        """Copy the projects from the position in the record. Raises ``MigrationIncomplete`` if a store fails.
+
+        The projects are copied one after another, so that a single position suffices to resume the copy. A million
+        messages take about a minute.
+        """
         copied, noted, reported = 0, 0.0, time.monotonic()
         self._note(record)
         with _failures_of("source"):

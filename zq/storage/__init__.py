@@ -107,7 +107,10 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
 
 
 def check(uri: str) -> Report | None:
-    """Check the integrity of a whole store that no server has open. Return None if the driver cannot check."""
+    """Check the integrity of a whole store that no server has open. Return None if the driver cannot check.
+
+    The drivers of MongoDB and Redis have no check, because these servers verify their own files.
+    """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = _load(driver)(uri) if driver else None
     return report

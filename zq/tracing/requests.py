@@ -192,6 +192,7 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
         }
         if context.messages is not None:
             attributes["messaging.batch.message_count"] = context.messages
+    # The span includes the wait, like the response time that the client measures. Its length minus this is the work.
     if (waited := span.waited(now)) is not None:
         attributes["zq.waited"] = waited
     failed = (context.counted_as or status) >= 500

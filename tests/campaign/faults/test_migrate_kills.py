@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server migrate`` between all pairs of stores, killed at twenty places and resumed."""
+"""``zq-server migrate`` between all nine pairs of stores, killed up to twenty times and resumed."""
 
 import os
 import random

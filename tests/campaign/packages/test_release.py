@@ -50,5 +50,10 @@ def test_a_release_contains_packages_bill_of_materials_and_image_context(tmp_pat
     copied = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line[:6] == "COPY e"]
     assert {name for line in copied for name in line} <= names
     assert not any(name.startswith(("tests", "devstack", "deploy")) for name in names)
-    assert f"docker push registry.example.org/zq:{__version__}" in done.stdout
+    image = f"registry.example.org/zq:{__version__}"
+    assert f"docker push {image}" in done.stdout
+    (base,) = (line[17:] for line in (ROOT / "Dockerfile").read_text().splitlines() if line[:17] == "ARG PYTHON_IMAGE=")
+    for use, name in (("--build-arg PYTHON_IMAGE=", base), ("kustomize edit set image zq=", image)):
+        assert f"{use}$(docker image inspect --format '{{{{index .RepoDigests 0}}}}' {name})" in done.stdout
+    assert "pip-audit --disable-pip --require-hashes" in done.stdout
     assert f"git tag --sign v{__version__}" in done.stdout

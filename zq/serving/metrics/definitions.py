@@ -144,6 +144,7 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
 }
 # Metrics that the scraped process reads on each scrape.
 READ: Final[dict[str, Definition]] = {
+    # The layout of the store is not a label, because the version determines it.
     "info": _gauge("Always 1; the labels identify the server.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("Seconds by which the server's clock is ahead of the store's clock."),
     "clock_uncertainty_seconds": _gauge("Maximum error of the server's estimate of the store's time, in seconds."),

@@ -56,7 +56,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     ``moment`` is the time of the snapshot by the store's clock, as Unix time in seconds. ``sequence`` is the RocksDB
     sequence number up to which the backup contains all writes. ``checksum`` is the SHA-256 of the manifest with an
-    empty checksum.
+    empty checksum. The level of the store is not repeated here: it is in the store's files, and a restore checks it.
     """
 
     version: str
