@@ -331,7 +331,7 @@ class Crowded(ZqError):
 
 
 class Restricted(Unavailable):
-    """The mode of the service, or the move of a queue, forbids the request for now. Nothing has changed."""
+    """The mode of the service, or the move of a queue, forbids the request for now. The request had no effect."""
 
     retry_after: ClassVar[int] = 5
 

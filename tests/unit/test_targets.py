@@ -153,7 +153,7 @@ def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
     if good:
         judge(url)
         return
-    with pytest.raises(Invalid, match="The port of subscriber must be"):
+    with pytest.raises(Invalid, match="The port in the field subscriber must be"):
         judge(url)
     assert post(url, TargetPolicy()).is_final
 

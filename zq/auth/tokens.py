@@ -315,8 +315,8 @@ class Tokens:
     def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded`` if the token limit is reached.
 
-        The index entry is written first, and then the entries are counted again. Concurrent creations therefore never
-        exceed the limit, but all of them may fail.
+        The method writes the index entry, then counts the entries, and undoes the write if there are too many.
+        Concurrent creations therefore never exceed the limit, but all of them may fail.
         """
         index, max_tokens = _index(id, stored), MAX_TOKENS
         refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")

@@ -460,8 +460,8 @@ def canary(
     """Post, claim and delete numbered messages, and report lost messages, duplicates and latency.
 
     The command prints a line each minute and at the end. After --duration or on SIGTERM, it posts no further messages,
-    and ends when all messages were delivered or lost. If messages were lost, the exit code is 9. If messages were not
-    delivered but are not known to be lost, the exit code is 10.
+    and ends as soon as each message is delivered or lost, or after a time limit. If messages were lost, the exit code
+    is 9. If messages were not delivered but are not known to be lost, the exit code is 10.
     """
     ledger = Ledger(patience)
     metrics = CanaryMetrics(ledger, None if port is None else serve_metrics(bind, port))

@@ -230,7 +230,10 @@ def print_messages(session: Session, queue: Queue, options: ConsumeArguments, co
 
 
 class OutputReader:
-    """The process that reads standard output. If the output is not a pipe, written data counts as read."""
+    """The process that reads this process's standard output through a pipe.
+
+    Without a pipe, written data counts as read.
+    """
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe

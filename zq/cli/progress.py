@@ -241,7 +241,7 @@ def redraw_counts(counts: WorkCounts, ended: threading.Event) -> None:
 
 
 def write_at_right_edge(text: str) -> None:
-    """Write text at the right edge of the current line, where the output of commands is usually empty."""
+    """Write text at the right edge of the current line, which the output of commands rarely reaches."""
     width = max(WIDTH, len(text))
     sys.stderr.write(f"\x1b7\x1b[999C\x1b[{width - 1}D{text:>{width}}\x1b8")
     sys.stderr.flush()

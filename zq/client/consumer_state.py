@@ -72,7 +72,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def release_after_failure(self, delivery: Delivery) -> ReleaseTerms:
-        """Build the decision for a failed message: release it with a delay.
+        """Return the terms for the release of a failed message: a delay.
 
         The delay doubles with each claim of the message, up to ``max_backoff``.
         """

@@ -50,8 +50,8 @@ class Sealing:
     """Encryption and decryption of message bodies.
 
     The arguments whose names end with ``_since`` are functions. They return the time since which all bodies of a queue
-    or topic are encrypted; 0 = some may be unencrypted. The ``stored_`` functions read the store, because another
-    server may have disabled encryption.
+    or topic are encrypted; 0 = some may be unencrypted. The functions whose names begin with ``stored_`` read the
+    store, because another server may have disabled encryption.
     """
 
     def __init__(

@@ -182,7 +182,7 @@ class Tail:
             position = batches[-1].last
 
     def notify_when(self, position: int, topic_matches: Callable[[str], bool], callback: Callback) -> None:
-        """Call ``callback`` once, as soon as ``after`` can return without waiting.
+        """Call ``callback`` once, as soon as a call to the method ``after`` would return without waiting.
 
         The callback may be called immediately and on any thread. It must not block. ``topic_matches`` selects topics by
         name.

@@ -62,7 +62,7 @@ class _Order(NamedTuple):
 
 
 class Ranking:
-    """Pagination of rankings, with a cache of their orders. Thread-safe."""
+    """Pages of names in the order of a metric, with a cache of the sorted names. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -35,8 +35,8 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message counts by stage; optional for each stage.
-        beside: Internal stages to publish too, if they exist. Their messages count neither for limits nor in the
+        expected: Required message counts by stage. A stage without an entry may have any count.
+        beside: Internal stages to publish too, if they exist. Their messages do not count towards limits, nor in the
             ``CommitResult``.
     """
 

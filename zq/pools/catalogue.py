@@ -317,7 +317,10 @@ class Pools:
 
     def _reject_queues(self, name: str) -> None:
         if self._has_queues(name):
-            raise PoolInUse(f"The pool {name} has queues, or had queues a few minutes ago. Delete them and try again.")
+            raise PoolInUse(
+                f"The pool {name} has queues, or had queues a few minutes ago. Delete the queues, and try again after a "
+                "few minutes."
+            )
 
     def _has_queues(self, name: str) -> bool:
         return bool(self._documents.list("", BOUND, index_prefix(name), "", 1, self._clock.now()).items)

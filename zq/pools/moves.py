@@ -228,7 +228,7 @@ class Moves:
         self._next_search = 0.0
 
     def start(self, pool: str, project: str, raw: bytes) -> Move:
-        """Request the move of a queue to the pool, from a JSON body, and return the move.
+        """Request the move of a queue to the pool, and return the move. The JSON body ``raw`` names the queue.
 
         Raises:
             InvalidBody: The body is malformed.

@@ -215,9 +215,9 @@ class MessageController(Protocol):
         """Move the ready messages in ``moves``. Return the ids of the moved messages, in the order of ``moves``.
 
         Each message is moved atomically (law L7). The messages are appended to their target queues in the order of
-        ``moves``, like new posts. A missing target queue is created without metadata, or nothing is moved and
-        ``QueueNotFound`` is raised if ``Move.may_create`` is false. A message that is moved to its own queue gets a new
-        position there.
+        ``moves``, like new posts. A missing target queue is created without metadata. If it must not be created
+        (``Move.may_create``), nothing is moved, and ``QueueNotFound`` is raised. A message that is moved to its own
+        queue gets a new position there.
         """
 
 
@@ -383,7 +383,7 @@ class Storage(Protocol):
         """
 
     def ping(self) -> None:
-        """Raise ``Unavailable`` if the store cannot be read and written."""
+        """Check that the store can be read and written. Raises ``Unavailable`` if it cannot."""
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         """Run one maintenance round that reclaims space, and return the number of removed expired messages.

@@ -82,7 +82,7 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the values of a list to ``histogram``, and the length of the list to ``number``."""
+    """Return a function that observes each value of a list in ``histogram``, and the list's length in ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:

@@ -80,7 +80,7 @@ class CounterCache:
     def store(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
         """Cache the counters after a committed transaction that has reserved these ranges.
 
-        Counters that the process has advanced again are not cached.
+        A counter that the process has advanced again since that transaction is not cached.
         """
         now = time.monotonic()
         with self._lock:

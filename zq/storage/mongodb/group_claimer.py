@@ -67,7 +67,10 @@ class GroupSlice(NamedTuple):
 
 
 class ServeResult(NamedTuple):
-    """The result of one transaction: the outcome of each attempt, and the groups that contain expired messages."""
+    """The result of a transaction that serves requests for claims.
+
+    It consists of the outcome of each request, and the groups that contain expired messages.
+    """
 
     outcomes: Sequence[ClaimOutcome]
     expired: Sequence[str]

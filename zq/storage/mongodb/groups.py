@@ -7,7 +7,7 @@ messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
 to a group, removes it or changes its available-at time also writes the entry, in the same transaction. If two of these
-transactions conflict, MongoDB aborts one transaction. Its repetition reads the changes of the committed transaction.
+transactions conflict, MongoDB aborts one transaction. The retried transaction reads the changes of the committed one.
 
 **Invariants.**
 

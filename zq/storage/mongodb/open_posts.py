@@ -146,7 +146,7 @@ class OpenPosts:
             # Consumers have removed all messages that the limits permit. An empty page would mean that none is left.
 
     def settle(self, key: QueueKey) -> None:
-        """Wait until each post that has already drawn sequences in the queue is committed or aborted."""
+        """Wait until each post that has already reserved sequence numbers in the queue is committed or aborted."""
         if not self._client.sharded:
             self._settle(key, self._limits(key, self._client.latest()).ranges)
 

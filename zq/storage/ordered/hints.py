@@ -2,7 +2,7 @@
 """Hints in memory that speed up claims, listings and expiry. Hints are always correct, and may be dropped at any time.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
-- ``VisibilityIndex``: the ranges of sequences without visible messages, which a listing skips.
+- ``VisibilityIndex``: ranges of sequence numbers without visible messages, which a listing skips.
 - ``LazyExpiryQueue``: expired messages that readers have found.
 """
 

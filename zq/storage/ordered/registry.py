@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue states of an open store in memory: numbers, counters, locks and hints.
+"""The in-memory states of the queues of an open store: numbers, counters, locks and hints.
 
 - An operation that changes a queue holds the queue's lock from the first read to the write.
 - A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.

@@ -109,8 +109,8 @@ def _advance(
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
     """Return the earliest time at which the record may match the filter, in Unix milliseconds.
 
-    Return 0 if the record matches now, and ``NEVER`` if it has expired. Do not apply the part of the filter that hides
-    a client's own messages.
+    Return 0 if the record matches now, and ``NEVER`` if it has expired. The function ignores the part of the filter
+    that hides a client's own messages.
     """
     if record.expires <= now:
         return NEVER

@@ -45,7 +45,10 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
 def find_or_create(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """Return the key and the record of the unexpired stage, or of a new stage that is not stored yet."""
+    """Return the key and the record of the stage under ``prefix``, or of a new stage that is not stored yet.
+
+    An expired stage is ignored.
+    """
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 

@@ -209,7 +209,7 @@ class Client:
                 pool, asking = self.network.pool(key), False
             except AskError as error:
                 pool, asking = self.network.redirected_pool(error), True
-        raise ConnectionError("The servers redirected the command too often.")
+        raise ConnectionError("The servers redirected the command too many times.")
 
     def _exchange(self, pool: Pool, command: Command, confirm: bool, asking: bool, deadline: float) -> Reply:
         connection = pool.get_connection()

@@ -6,7 +6,8 @@ script decides a commit. ``transactions.lua`` has the scripts. Times are in mill
 
 - Stage: the expiry, the total size of the message bodies, and the number of queues. For each queue, the minimum TTL of
   its messages, the length of its name, and the name follow.
-- Staged message: the number of its queue in the stage, and the encoded message. Times are relative to the publication.
+- Staged message: the index of its queue in the list of the stage, and the encoded message. Times are relative to the
+  publication.
 - Producer: the expiry, the numbers of messages that its last batch published and deleted, and the batch number in
   decimal digits.
 

@@ -57,7 +57,7 @@ class TargetPolicy(Struct, frozen=True):
         parts = urlsplit(url)
         port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
-            raise Invalid(f"The port of subscriber must be {', '.join(map(str, PORTS))}, or 1024 or higher.")
+            raise Invalid(f"The port in the field subscriber must be {', '.join(map(str, PORTS))}, or 1024 or higher.")
         if (str(parts.hostname), port) in self.stores:
             raise Invalid(
                 f"The host of subscriber must not be {str(parts.hostname)[:253]}: its address is not allowed."
