@@ -318,8 +318,8 @@ class Pools:
     def _reject_queues(self, name: str) -> None:
         if self._has_queues(name):
             raise PoolInUse(
-                f"The pool {name} has queues, or had queues a few minutes ago. Delete the queues, and try again after a "
-                "few minutes."
+                f"The pool {name} has queues, or had queues a few minutes ago. Delete the queues, and try again after "
+                "a few minutes."
             )
 
     def _has_queues(self, name: str) -> bool:
