@@ -42,7 +42,7 @@ from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.timed import measure_verbs
 from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reload_files
+from zq.serving.startup import log_options, reload_files
 from zq.serving.tls import ServerTls
 from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
@@ -80,6 +80,8 @@ class Application:
         with lifecycle.exit_at_once():
             level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()
+        if not chosen.shared_store:  # the master process, which logs the options otherwise, cannot open the store
+            log_options(configuration, self._storage)
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = measure_verbs(self._storage, self._metrics, monitor, STORE, *create_store_observers(chosen))
         self.broker = make_broker(
