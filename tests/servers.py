@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -34,6 +35,8 @@ READY_WITHIN = 120.0
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
 MODULE = "zq.serving.server"
+SECRET = re.compile(r"zq_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}|://[^/\s:@]*:(?!\*+@)[^/\s@]+@")
+"""A token with its secret, or the password of a URI."""
 T = TypeVar("T")
 
 
@@ -253,6 +256,7 @@ class ZqServer(Startable):
             file = Path(self._folder.name, "zq.conf")
             file.write_text(self._config)
             command += ["--config", str(file)]
+        self._assert_no_secret()
         self._lines = {"stdout": [], "stderr": []}
         self._process = Forked(MODULE, command, self._env) if self._forked else self._spawned(command)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
@@ -318,10 +322,15 @@ class ZqServer(Startable):
         self._finish()
 
     def close(self) -> None:
-        """Kill the server and remove its configuration file."""
+        """Kill the server and remove its configuration file. Fail if the output of the server contains a secret."""
         self.kill()
         if self._folder is not None:
             self._folder.cleanup()
+        self._finish()
+        self._assert_no_secret()
+
+    def _assert_no_secret(self) -> None:
+        assert (found := SECRET.search(self.output)) is None, f"The server has printed a secret: {found}"
 
     def _finish(self) -> None:
         """Read the output to its end."""

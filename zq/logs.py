@@ -16,7 +16,10 @@ import msgspec
 # Name of the root of zq's own loggers.
 OWN: Final = __name__.partition(".")[0]
 # Fields that a log record may have in addition to its message.
-FIELDS: Final = ("request_id", "trace_id", "project", "queue", "topic", "method", "path", "status", "seconds")
+FIELDS: Final = (
+    *("request_id", "trace_id", "project", "queue", "topic", "method", "path", "route", "status"),
+    *("seconds", "store_seconds", "waited_seconds"),
+)
 # User and password in a URI, or in text that quotes a URI.
 SECRET: Final = re.compile(r"(?<=//)\S*(?=@)|[^\s'\"/]+:(?!//)\S+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
 

@@ -9,18 +9,22 @@ import pytest
 
 from tests.faults.refusal import sentence_of
 from tests.servers import ZqServer
+from tests.stores import RedisServer
 from zq import __version__
 from zq.serving import settings, startup
 
 PASSWORD = "s3cretPw"
+LEVEL = "The store has level 1. Options that differ from their defaults: "
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_path: Path) -> None:
     """The lines are log lines, and the engine's own lines follow."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
-        lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:5]]
-    assert lines == [
+        lines = [re.sub(r"^\S+ INFO [\w.]+: ", "", line) for line in server.stderr.splitlines()]
+    chosen = f"[server] port = {server.port}, [server] engine = {engine}, [storage] uri = rocksdb://{tmp_path}/store"
+    assert f"{LEVEL}{chosen}, [metrics] port = 0, [metrics] on_main_port = True" in lines
+    assert lines[:5] == [
         f"zq {__version__} starts with {engine} on http://127.0.0.1:{server.port}.",
         f"Store: rocksdb://{tmp_path}/store.",
         f"Console: http://127.0.0.1:{server.port}/console/.",
@@ -46,6 +50,23 @@ def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.Monke
     monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
     lines = "\n".join(startup.startup_lines(settings.load()))
     assert f"rocksdb:var/zq (directory {Path('var/zq').absolute()})" in lines
+
+
+@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+def test_one_line_lists_the_options_that_were_set_without_secrets(engine: str) -> None:
+    """Several workers on a shared store log no further line."""
+    config = f"[server]\nworkers = 2\n[expiry]\nqueue_ttl = a*: 60\n[signed_url]\nsecret_key = {PASSWORD * 4}\n"
+    with RedisServer(None, "--requirepass", PASSWORD) as store:
+        uri = store.uri.replace("redis://", f"redis://:{PASSWORD}@")
+        with ZqServer(uri, engine=engine, config=config) as server:
+            assert server.terminate() == 0
+            found = re.findall(f"{LEVEL}.*", server.stderr)
+    assert len(found) == 1
+    assert PASSWORD not in server.output
+    options = f"{found[0].removeprefix(LEVEL)}, "
+    assert "[signed_url] secret_key = ***, [server] port = " in options
+    shown = f"[storage] uri = {store.uri.replace('redis://', 'redis://***@')}, [expiry] queue_ttl = a*: 60, "
+    assert f"[server] workers = 2, {shown}" in options
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])

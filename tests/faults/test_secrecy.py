@@ -3,6 +3,7 @@
 
 import base64
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,23 @@ def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> N
             assert SECRET not in Path(f"/proc/{pid}/cmdline").read_text()
         server.terminate()
         assert SECRET not in server.output
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_secret"),
+    [
+        (f"token zq_{'a' * 10}_{'b' * 43}_{'c' * 6}", True),
+        ("at redis://user:word@host", True),
+        ("at redis://:word@host", True),
+        ("at redis://***@host:6379/0, token zq_aaaaaaaaaa, from user@host", False),
+    ],
+)
+def test_a_secret_in_the_output_of_any_test_server_fails_its_test(printed: str, is_secret: bool) -> None:
+    """Each server of the suite that prints a token or the password of a URI fails its test (operations contract, 3)."""
+    server = ZqServer("memory:", prefix=("sh", "-c", f"echo '{printed}' >&2"))
+    server.launch().wait(60)
+    with pytest.raises(AssertionError, match="has printed a secret") if is_secret else nullcontext():
+        server.close()
 
 
 def test_folders_of_killed_servers_are_cleared_at_the_next_start(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
+from zq.http.request_log import LogOptions
 from zq.model.quotas import Quota, State
 from zq.serving.features import EXTENSIONS
 from zq.storage.api import Storage
@@ -113,7 +114,7 @@ def test_requests_are_counted_and_logged_by_operation(
             counted.append((method, route, status))
 
     caplog.set_level(logging.INFO, "zq.requests")
-    caller = Caller(served({"events": Counted(), "log_requests": lambda: True}), account)
+    caller = Caller(served({"events": Counted(), "log": lambda: LogOptions(requests=True)}), account)
     caller.json("CreateQueue", QueueName="jobs")
     caller.link({"Action": "ListQueueTags"}, f"/{account}/jobs")
     caller.json("DropTable", status=400)

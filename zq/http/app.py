@@ -23,7 +23,7 @@ from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.quota import QuotaDocument
-from zq.http.request_log import RequestLog
+from zq.http.request_log import LogOptions, RequestLog
 from zq.http.resources import (
     QueueCollection,
     QueueDepth,
@@ -64,7 +64,7 @@ def create_app(
     policy: Policy | None = None,
     trusts_network: bool = False,
     allowed_hosts: Callable[[], Collection[str]] = tuple,
-    log_requests: Callable[[], bool] = bool,
+    log: Callable[[], LogOptions] = LogOptions,
     events: Events = NO_EVENTS,
     metrics_page: Callable[[], bytes] | None = bytes,
     audit: Audit = NO_AUDIT,
@@ -100,7 +100,7 @@ def create_app(
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, sends_rate_limits, broker.modes)
     middleware = (
-        RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
+        RequestLog(log, events, audit, broker.trail, behind_proxy),
         *(each for feature in features for each in feature.middleware),
         Admission(trusts_network, guarded, allowed_hosts),
         authentication,

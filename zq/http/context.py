@@ -54,6 +54,9 @@ class Context(falcon.Context):
     why: str = ""
     audited: bool = False
     dry_run: bool = False
+    # Seconds for which a long poll has waited for messages, and seconds that its earlier polls spent in the store.
+    waited: float = 0.0
+    store_seconds: float = 0.0
     # For metrics: the error for which the request was rejected, status and route to count in place of the response's,
     # and whether the request waits for messages.
     refusal: ZqError | None = None

@@ -9,6 +9,7 @@ Without a ``Handover``, as under gunicorn, the request's own thread waits.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -111,7 +112,18 @@ class PendingRequest:
         self._wait = wait
         self._fetch = fetch
         self._show = show
-        self.seconds_left, self.begin, self.end, self.close = wait.seconds_left, wait.begin, wait.end, wait.close
+        self._waits_since = 0.0
+        self.seconds_left, self.close = wait.seconds_left, wait.close
+
+    def begin(self, notify: Callable[[], object]) -> None:
+        """Start waiting; see ``WaitRegistration``."""
+        self._waits_since = time.monotonic()
+        self._wait.begin(notify)
+
+    def end(self) -> None:
+        """Stop waiting, and add the wait to the ``waited`` seconds of the request."""
+        self._wait.end()
+        self.req.context.waited += time.monotonic() - self._waits_since
 
     def poll(self) -> bool:
         """Poll once, and return whether the response is complete.

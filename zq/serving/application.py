@@ -27,6 +27,7 @@ from zq.events import Events, Observers
 from zq.http.app import create_app
 from zq.http.application import App
 from zq.http.authentication import get_peer, set_aside
+from zq.http.request_log import STORE
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.levels import Initial
@@ -42,7 +43,7 @@ from zq.serving.metrics.timed import measure_verbs
 from zq.serving.metrics.token import MetricsToken
 from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reload_files
+from zq.serving.startup import log_options, reload_files
 from zq.serving.tls import ServerTls
 from zq.serving.upgrade_command import UpgradeControl
 from zq.storage import connect
@@ -80,8 +81,10 @@ class Application:
         with lifecycle.exit_at_once():
             level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
         level.start()
+        if not chosen.shared_store:  # the master process, which logs the options otherwise, cannot open the store
+            log_options(configuration, self._storage)
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
-        storage = measure_verbs(self._storage, self._metrics, monitor, *create_store_observers(chosen))
+        storage = measure_verbs(self._storage, self._metrics, monitor, STORE, *create_store_observers(chosen))
         self.broker = make_broker(
             chosen,
             storage,
@@ -165,7 +168,7 @@ class Application:
             admin_mode=chosen.general.admin_mode,
             trusts_network=chosen.server.trust_network,
             allowed_hosts=lambda: configuration.current.server.allowed_hosts,
-            log_requests=lambda: configuration.current.log.requests,
+            log=lambda: configuration.current.log,
             events=self._events,
             metrics_page=self._metrics.page if chosen.metrics.on_main_port else None,
             strategy=None if isinstance(self._strategy, ProxySecrets) else self._strategy,

@@ -8,6 +8,7 @@ in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
 import logging
 import ssl
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -138,12 +139,34 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
 
         # If a worker exits with one of these codes, the master exits with it too.
         APP_LOAD_ERROR, WORKER_BOOT_ERROR = lifecycle.START_REFUSED_EXIT_CODE, lifecycle.STORE_LOST_EXIT_CODE
+        _ending: tuple[str, float] | None = None
+        """The signal that ends the server, and the monotonic time of its arrival."""
 
         def spawn_worker(self) -> int:
             lifecycle.defer_reload()  # until the worker can reload
             worker: int = super().spawn_worker()
             lifecycle.allow_reload()
             return worker
+
+        def handle_term(self) -> None:
+            self._end("SIGTERM", super().handle_term)
+
+        def handle_int(self) -> None:
+            self._end("SIGINT", super().handle_int)
+
+        def handle_quit(self) -> None:
+            self._end("SIGQUIT", super().handle_quit)
+
+        def _end(self, name: str, stop: Callable[[], None]) -> None:
+            self._ending = name, time.monotonic()
+            stop()
+
+        def halt(self, reason: str | None = None, exit_status: int = 0) -> None:
+            ending = self._ending or (reason or "", time.monotonic())
+            try:
+                super().halt(reason, exit_status)  # ends the process
+            finally:
+                lifecycle.log_end(*ending)
 
         def handle_hup(self) -> None:
             if reload():

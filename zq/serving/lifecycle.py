@@ -135,6 +135,11 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
     timer.start()
 
 
+def log_end(reason: str, began: float) -> None:
+    """Log that the server has ended, the reason, and how long it drained since the monotonic time ``began``."""
+    LOG.info("The server has ended (%s) after draining for %.1f seconds.", reason, time.monotonic() - began)
+
+
 def register_exit(call: Callable[[], object]) -> None:
     """Register ``call`` to run when this process exits normally. Functions run in reverse order of registration.
 

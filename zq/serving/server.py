@@ -181,7 +181,7 @@ def _serve(configuration: Configuration) -> int:
     systemd.adopt()
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
-    _check_start(chosen)
+    _check_start(configuration)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
     reload, lost, drain = partial(startup.reload, configuration), multiprocess.forget, Drain()
@@ -264,7 +264,8 @@ def _rekey(chosen: Settings) -> int:
     return 0
 
 
-def _check_start(chosen: Settings) -> None:
+def _check_start(configuration: Configuration) -> None:
+    chosen = configuration.current
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find_driver(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
@@ -278,7 +279,8 @@ def _check_start(chosen: Settings) -> None:
     lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
         # Report an error once here, not once per worker.
-        open_store(chosen).close()
+        with closing(open_store(chosen)) as storage:
+            startup.log_options(configuration, storage)
 
 
 class Parser(argparse.ArgumentParser):

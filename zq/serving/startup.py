@@ -13,11 +13,14 @@ from zq import __version__
 from zq.errors import StartRefused
 from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
-from zq.model import store_uri
+from zq.model import levels, store_uri
 from zq.serving import listening, systemd
+from zq.serving.level_watch import catalogue_of
 from zq.serving.listening import format_authority
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
+from zq.storage.api import Storage
+from zq.storage.capabilities import LevelledStorage
 
 LOG = logging.getLogger(__name__)
 # Beginning of messages about missing authentication.
@@ -45,6 +48,14 @@ def startup_lines(chosen: Settings) -> Iterator[str]:
         yield f"Authentication: {chosen.auth.strategy}; reachable from {reach}."
     else:
         yield f"Authentication is off; reachable from {reach}."
+
+
+def log_options(configuration: Configuration, storage: Storage) -> None:
+    """Log the level of the store, and the options that differ from their defaults."""
+    store = catalogue_of(storage)
+    level = levels.decode(store.read_level() if isinstance(store, LevelledStorage) else None).level
+    options = ", ".join(configuration.list_changed()) or "none"
+    LOG.info("The store has level %d. Options that differ from their defaults: %s", level, options)
 
 
 def find_address_conflicts(chosen: Settings) -> Iterator[str]:

@@ -65,17 +65,17 @@ class Supervisor:
                 if self._reload():
                     self._signal(lifecycle.RELOAD)
             elif received not in (0, signal.SIGCHLD):
-                return self._stop(0)
+                return self._stop(0, signal.Signals(received).name)
             for pid, code in self._reap():
                 number, started = self._workers.pop(pid)
                 if code >= 0:
                     LOG.error("Worker %d exited with code %d; the server stops.", pid, code)
-                    return self._stop(code or 1)
+                    return self._stop(code or 1, f"worker {pid} exited")
                 LOG.error("Worker %d was killed by signal %d.", pid, -code)
                 self._lost(pid)
                 if time.monotonic() - started < MIN_LIFETIME:
                     LOG.critical("The worker is not replaced, because its predecessor was killed only seconds before.")
-                    return self._stop(1)
+                    return self._stop(1, f"worker {pid} was killed")
                 self._start(number, time.monotonic())
 
     def _start(self, number: int, moment: float) -> None:
@@ -106,15 +106,17 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _stop(self, code: int) -> int:
+    def _stop(self, code: int, reason: str) -> int:
         """Stop the workers gracefully and return ``code``. A SIGINT or SIGQUIT in the meantime stops them at once."""
+        began = time.monotonic()
         self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + self._patience
+        deadline = began + self._patience
         while True:
             for pid, _ in self._reap():
                 del self._workers[pid]
                 self._lost(pid)
             if not self._workers:
+                lifecycle.log_end(reason, began)
                 return code
             if time.monotonic() > deadline:
                 LOG.warning("Killing workers that did not end in time.")

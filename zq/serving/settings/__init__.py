@@ -7,13 +7,14 @@ invalid value raises ``StartRefused``. ``zq-server --sample-config`` prints all 
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from oslo_config import cfg
 
 from zq.logs import without_secrets
-from zq.serving.settings.options import OPTIONS, variable
+from zq.serving.settings.options import OPTIONS, DeclaredOption, variable
 from zq.serving.settings.reading import (
     Settings,
     check_file,
@@ -40,6 +41,8 @@ CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 
 # Options whose values are not logged.
 SECRETS: Final = frozenset(option.label for options in OPTIONS.values() for option in options if option.option.secret)
+# A part of the names of options that are not logged at the start: secrets, and files that contain them.
+SECRET_NAME: Final = re.compile("secret|password|key")
 # The logger that oslo.config uses.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
@@ -63,6 +66,15 @@ class Configuration:
         self.left: Sequence[str] = ()
         """Changes that the last ``reload`` found but did not apply, one sentence each."""
         self._mutable = self._values()
+
+    def list_changed(self) -> Sequence[str]:
+        """Return the options that differ from their defaults, each as ``[section] name = value``, without secrets."""
+        return [
+            f"{option.label} = {'***' if SECRET_NAME.search(option.name) else without_secrets(self._show(option))}"
+            for options in OPTIONS.values()
+            for option in options
+            if self._read(option) != option.default
+        ]
 
     def reload(self) -> Sequence[str]:
         """Read the file again and return the changed options, each as ``[section] name = value``.
@@ -91,13 +103,21 @@ class Configuration:
                 yield "{} is still {}. It changes to {} at the next start.".format(option.label, *shown)
 
     def _values(self) -> dict[str, str]:
-        values = {
-            option.label: str(option.read(self._conf))
+        return {
+            option.label: self._show(option)
             for options in OPTIONS.values()
             for option in options
             if option.option.reload
         }
-        return values | {"[expiry] queue_ttl": ", ".join(read_queue_ttl_lines(self._conf)) or "(none)"}
+
+    def _show(self, option: DeclaredOption) -> str:
+        value = self._read(option)
+        return (", ".join(value) or "(none)") if isinstance(value, tuple) else str(value)
+
+    def _read(self, option: DeclaredOption) -> Any:
+        if option.label == "[expiry] queue_ttl":
+            return tuple(read_queue_ttl_lines(self._conf))
+        return option.read(self._conf)
 
 
 def load(path: str | None = None) -> Settings:

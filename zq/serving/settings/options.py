@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 from msgspec import Struct
 from oslo_config import cfg
 
+from zq.http.request_log import LogOptions
 from zq.model.declarations import find_declarations, read_docstrings
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, JwtOptions, SignedUrlOptions
@@ -112,7 +113,7 @@ PARTS: Final = {
     "expiry": Part("expiry", Expiry),
     "transport": Part("transport", sections.TransportOptions),
     "topics": Part("topics", sections.TopicOptions),
-    "log": Part("log", sections.LogOptions),
+    "log": Part("log", LogOptions),
     "probes": Part("probes", sections.ProbeOptions),
     "metrics": Part("metrics", sections.MetricsOptions),
 }

@@ -20,6 +20,7 @@ from oslo_config import cfg
 from zq.auth import STRATEGIES
 from zq.errors import StartRefused
 from zq.http.features import Section
+from zq.http.request_log import LogOptions
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
@@ -109,7 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     expiry: Expiry
     transport: sections.TransportOptions
     topics: sections.TopicOptions
-    log: sections.LogOptions
+    log: LogOptions
     probes: sections.ProbeOptions
     metrics: sections.MetricsOptions
     features: dict[str, Any] = {}

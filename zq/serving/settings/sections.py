@@ -151,21 +151,6 @@ class TopicOptions(Struct, frozen=True, kw_only=True):
         return Retention(self.topic_log_bytes, self.topic_log_messages)
 
 
-class LogOptions(Struct, frozen=True, kw_only=True):
-    """The options of section ``[log]``."""
-
-    format: Annotated[str, Option(choices=("text", "json"))] = "text"
-    """Log format: one line of text or one JSON object per record."""
-    level: Annotated[str, Option(choices=("DEBUG", "INFO", "WARNING", "ERROR"), reload=True)] = "INFO"
-    """Minimum level of logged records."""
-    requests: Annotated[bool, Option(reload=True)] = False
-    """Log each request. Failed requests are always logged."""
-    audit: Text = "off"
-    """Destination of the audit log (one JSON object per line): stderr, a file path, or off."""
-    audit_ttl: Annotated[int, Option(60, 315_360_000, reload=True)] = 2_592_000
-    """Seconds for which audit entries are available at GET /v2/audit."""
-
-
 class ProbeOptions(Struct, frozen=True, kw_only=True):
     """The options of section ``[probes]``."""
 
