@@ -816,6 +816,42 @@ def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
     assert {first, second} < moved
 
 
+def test_a_deleted_message_with_a_late_move_does_not_return_after_the_former_store_failed(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused server moves a copied message within its former queue, and consumers delete it in the new pool."""
+    member.scene().post(2)
+    source = deployment.catalogue
+    message = member.scene().walk()[0].id
+    late = Scene(source, SimpleNamespace(now=source.now), QUEUE)
+    requested = member.request("a")
+    before_call(monkeypatch, member.mover, "_clean", lambda: late.move([message], "jobs"))
+    before_call(monkeypatch, member.storage.relocation, "release", raise_unavailable)
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "cleaning"
+    assert len(member.scene().pop()) == 2
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    assert source.queues.get(QUEUE) is None
+    assert member.scene().walk() == []
+
+
+def test_a_queue_is_served_if_its_deletion_in_the_former_pool_always_fails(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.scene().post(2)
+    requested = member.request("a")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(member.storage.relocation, "release", fail)
+    for _ in range(2):
+        member.mover.run_round()
+        assert member.moves.get("a", requested.id).phase == "cleaning"
+        assert len(member.scene().pop(1)) == 1
+
+
 def test_an_old_copy_does_not_return_after_its_deletion_was_delayed(
     deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -833,7 +869,7 @@ def test_an_old_copy_does_not_return_after_its_deletion_was_delayed(
         member.mover.run_round()
     assert member.moves.get("a", requested.id).phase == "cleaning"
     assert len(member.scene().pop()) == 3
-    with pytest.raises(MoveRefused, match="is in the move"):
+    with pytest.raises(MoveRefused, match="is already part of the move"):
         member.request("b")
     member.storage.queues.delete(QUEUE)
     member.storage.maintain(store.now())

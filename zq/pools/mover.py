@@ -18,7 +18,7 @@ that is paused during a call to a store does not disturb the server that continu
   the phase of the step.
 - Each change names the token. The store rejects the change if another server has issued a token since.
 - If a paused server has added a message to the former pool after the copy, the message is posted to the new pool before
-  step 4.
+  step 4. If the former store fails in step 4, the freeze ends at once, and such messages are deleted with the queue.
 """
 
 import logging
@@ -416,8 +416,12 @@ class Mover:
     def _clean(self, move: Move) -> Move:
         try:
             move = self._release(move, move.source, True)
-        except Unavailable:  # the queues are served again even if their former store is unavailable
-            self._unfreeze(move)
+        except (_LeaseLost, Fenced):
+            raise
+        except Exception:  # the queues are served again even if their former store fails
+            # Consumers may now delete messages in the new pool. Without sequences, the former queues are deleted
+            # without a search for late messages, so that no deleted message is posted again.
+            self._unfreeze(self._advance(move, sequences={}))
             raise
         move = self._unfreeze(move)
         return self._advance(move, phase="done", ended=self._clock.now())
