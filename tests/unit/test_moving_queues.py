@@ -529,6 +529,37 @@ def test_a_paused_mover_does_not_repeat_an_assignment_to_a_former_pool(
     assert len(list(other.scene().walk())) == 3
 
 
+def test_a_move_is_not_reverted_after_a_paused_mover_has_assigned_the_queue(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's weight changes, and the paused mover continues while another server reverts the move."""
+    other = deployment.member()
+    member.scene().post(3)
+    requested = member.request("a")
+    documents = deployment.catalogue.documents
+    put = documents.put
+    assigned = []
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref != binding_ref(QUEUE):
+            return put(ref, *given, **named)
+        monkeypatch.setattr(documents, "put", put)
+        deployment.add_pool("a", deployment.uris["a"])
+        expire_lease(deployment)
+        before_call(monkeypatch, other.storage.relocation, "rebind", lambda: assigned.append(put(ref, *given, **named)))
+        other.mover.run_round()
+        return assigned[0]
+
+    before_call(monkeypatch, member.mover, "_switch", lambda: monkeypatch.setattr(documents, "put", paused))
+    member.mover.run_round()
+    assert assigned == [True]
+    other.mover.run_round()
+    assert other.moves.get("a", requested.id).phase == "done"
+    assert deployment.catalogue.queues.get(QUEUE) is None
+    other.storage.relocation._freezes.refresh()
+    assert len(other.scene().pop()) == 3
+
+
 def test_a_move_continues_after_the_binding_of_a_deleted_queue_was_removed(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:

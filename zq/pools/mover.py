@@ -386,7 +386,10 @@ class Mover:
         try:
             self._check_target(move)
         except MoveRefused as error:
-            return self._undo_switch(move, error)
+            if not self._has_switched(move):
+                return self._undo_switch(move, error)
+            if not self._has_same_store(move):
+                raise Unavailable(str(error)) from error
         for queue in move.refs:
             self._lease.check()
             if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
@@ -399,19 +402,26 @@ class Mover:
     def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
         """Revert the move because of ``error``.
 
-        Raises ``Unavailable`` if a queue is already assigned to the new pool, or if the assignment of a queue has
-        changed. The thread then tries again later.
+        Raises ``Unavailable`` if the assignment of a queue has changed. The thread then tries again later.
         """
-        bindings = [self._relocation.binding(queue) for queue in move.refs]
-        if any(binding is not None and binding.pool != move.source for binding in bindings):
-            raise Unavailable(str(error))
         for queue in move.refs:
             self._lease.check()
             # The new version of the binding keeps a paused mover from assigning the queue.
             if not self._relocation.rebind(queue, move.source, move.source, move.versions.get(queue.name, "")):
                 self._advance(move, versions=self._read_versions(move))
                 raise Unavailable(str(error))
+        if self._has_switched(move):  # a paused mover has assigned a queue before its binding got the new version
+            raise Unavailable(str(error))
         return self._advance(move, phase="reverting", error=str(error))
+
+    def _has_switched(self, move: Move) -> bool:
+        """Return whether a queue of the move is already assigned to the new pool."""
+        bindings = [self._relocation.binding(queue) for queue in move.refs]
+        return any(binding is not None and binding.pool != move.source for binding in bindings)
+
+    def _has_same_store(self, move: Move) -> bool:
+        """Return whether the new pool still refers to the store to which the queues were copied."""
+        return self._relocation.pool_version(move.target)[1] == move.target_version[1]
 
     def _clean(self, move: Move) -> Move:
         try:
@@ -429,8 +439,8 @@ class Mover:
     def _revert(self, move: Move) -> Move:
         move = self._unfreeze(move)
         # If the pool has another store now, this store may have a queue of this name that is not the copy.
-        is_same_store = self._relocation.pool_version(move.target)[1] == move.target_version[1]
-        move = self._release(replace(move, sequences={}), move.target, move.has_copy and is_same_store)
+        has_copy = move.has_copy and self._has_same_store(move)
+        move = self._release(replace(move, sequences={}), move.target, has_copy)
         now = self._clock.now()
         if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
             return self._advance(
