@@ -847,6 +847,29 @@ def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
     assert {first, second} < moved
 
 
+def test_the_key_of_a_late_message_differs_from_all_keys_of_clients(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visible ASCII characters that HTTP permits in keys contain no space."""
+    member.scene().post(1)
+    member.scene("other").post(1)
+    source = deployment.catalogue
+    late = Scene(source, SimpleNamespace(now=source.now), QueueRef("acme", "other"))
+    target, keys = member.storage.relocation.store("a"), []
+    post = target.messages.post
+
+    def record(*given: Any, **named: Any) -> Any:
+        keys.append(named["idempotency_key"].key)
+        return post(*given, **named)
+
+    monkeypatch.setattr(target.messages, "post", record)
+    before_call(monkeypatch, member.mover, "_clean", lambda: late.move(late.page(), "jobs"))
+    assert member.move("a").phase == "done"
+    [key] = keys
+    assert " " in key
+    assert not key.startswith("sqs ")
+
+
 def test_a_deleted_message_with_a_late_move_does_not_return_after_the_former_store_failed(
     deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:

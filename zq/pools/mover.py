@@ -34,7 +34,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from zq.clock import Clock
-from zq.errors import Fenced, MoveRefused, QueueNotFound, Repeated, Unavailable, ZqError
+from zq.errors import Fenced, KeyReused, MoveRefused, QueueNotFound, Repeated, Unavailable, ZqError
 from zq.model import Draft, IdempotencyKey, Message, Page, QueueRef
 from zq.model.contents import Contents
 from zq.model.documents import DocumentRef, Guard
@@ -492,7 +492,7 @@ class Mover:
                     # A message that was moved within the queues of this move is part of the copy.
                     if not any(target.messages.get(one, [message.id], now) for one in move.refs):
                         LOG.warning("A message reached the queue %s in its former pool during the move.", queue.name)
-                        with suppress(Repeated, QueueNotFound):
+                        with suppress(Repeated, KeyReused, QueueNotFound):
                             _post_again(target, queue, message, now)
         return self._advance(move, sequences={**move.sequences, queue.name: last})
 
@@ -501,7 +501,8 @@ def _post_again(target: Storage, queue: QueueRef, message: Message, now: float) 
     delay = max(0, math.ceil(message.available - now))
     own = message.client, message.checksum, message.attributes, message.group
     draft = Draft(message.id, message.body, message.ttl, delay, *own)
-    key = IdempotencyKey(f"move:{message.id}:{message.sequence}", b"", LATE_WINDOW)
+    # The keys of clients contain no spaces, and the keys of SQS begin with "sqs".
+    key = IdempotencyKey(f"move {message.id} {message.sequence}", b"", LATE_WINDOW)
     target.messages.post(queue, [draft], now, idempotency_key=key, create=False)
 
 
