@@ -847,6 +847,30 @@ def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
     assert {first, second} < moved
 
 
+def test_a_late_settlement_is_repeated_in_the_new_pool(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is paused between two attempts, because the dead-letter queue was missing."""
+    late = deployment.member()
+    late.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead", "_max_claim_count": 3}')
+    late.scene().post(1)
+    claim = late.scene().take(1)
+    settled = []
+
+    def complete() -> None:
+        forget(deployment, late)
+        assert member.move("a").phase == "done"
+        late.storage._bindings._lookups.clear()
+        new = member.storage.relocation.store("a")
+        before_call(monkeypatch, new.claims, "settle", lambda: settled.append("a"))
+        before_call(monkeypatch, deployment.catalogue.claims, "settle", raise_killed)
+
+    before_call(monkeypatch, late.storage.claims, "_create_missing", complete)
+    with pytest.raises((ClaimNotFound, Unavailable)):
+        late.scene().settle(claim.id, move=[MessageMove(claim.messages[0].id, "dead")])
+    assert settled
+
+
 def test_the_key_of_a_late_message_differs_from_all_keys_of_clients(
     deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,11 +321,10 @@ class Claims(Controller):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> SettleResult:
-        store = self._target_store(queue, fence)
-
         def settle(moves: Sequence[Move]) -> SettleResult:
             chosen = replace(settlement, move=moves) if moves else settlement
-            return store.claims.settle(queue, claim, chosen, now, idempotency_key, fence)
+            # Between two attempts, the queue may have moved to another pool.
+            return self._target_store(queue, fence).claims.settle(queue, claim, chosen, now, idempotency_key, fence)
 
         return self._with_targets(queue, settlement.move, settle)
 
