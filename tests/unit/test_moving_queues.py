@@ -19,7 +19,7 @@ from tests.abilities import need
 from tests.servers import wait_for
 from tests.stores import Stores
 from zq.clock import StoreClock
-from zq.conformance.builders import Scene, make_key
+from zq.conformance.builders import Scene, drafts, make_key
 from zq.core.redelivery import Redelivery
 from zq.errors import (
     ClaimNotFound,
@@ -31,8 +31,8 @@ from zq.errors import (
     QueueNotFound,
     Unavailable,
 )
+from zq.model import Copies, QueueRef
 from zq.model import Move as MessageMove
-from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
@@ -845,6 +845,50 @@ def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
     moved = {message.id for message in member.scene().walk()}
     assert len(moved) == 4
     assert {first, second} < moved
+
+
+@pytest.mark.parametrize("pool", ["", "b"])
+def test_a_hidden_queue_that_was_bound_late_follows_its_queue(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """A server is paused before it binds the hidden queue of a queue, which then moves to another pool."""
+    late, notices = deployment.member(), Owner("acme", "queue", "jobs").notices
+    member.scene().post(1)
+    if pool:
+        assert member.move(pool).phase == "done"
+        late.storage.relocation._freezes.refresh()
+
+    def post(sender: Member) -> None:
+        now = sender.storage.now()
+        copies = Copies(notices, drafts(1, now))
+        sender.storage.messages.post(QUEUE, drafts(1, now), now, copies=copies)
+
+    def complete() -> None:
+        forget(deployment, late)
+        assert member.move("a").phase == "done"
+
+    late.scene().post(1)
+    index_version = member.storage.relocation.index_version
+    documents = deployment.catalogue.documents
+    put = documents.put
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref == binding_ref(notices):
+            monkeypatch.setattr(documents, "put", put)
+            complete()
+        return put(ref, *given, **named)
+
+    monkeypatch.setattr(documents, "put", paused)
+    with suppress(PoolsApart, QueueMoving, QueueNotFound, Unavailable):
+        post(late)
+    assert documents.put == put
+    post(member)
+    binding = member.storage.relocation.binding(notices)
+    assert binding is not None
+    assert (binding.pool, binding.deleted) == ("a", None)
+    assert (bool(index_version(notices, "a")), index_version(notices, pool)) == (True, "")
+    assert len(member.scene(notices.name).walk()) == len(member.scene().walk()) - 2
+    assert member.storage.relocation.store(pool).queues.get(notices) is None
 
 
 def test_a_late_settlement_is_repeated_in_the_new_pool(
