@@ -19,7 +19,7 @@ from tests.abilities import need
 from tests.servers import wait_for
 from tests.stores import Stores
 from zq.clock import StoreClock
-from zq.conformance.builders import Scene, make_key
+from zq.conformance.builders import Scene, drafts, make_key
 from zq.core.redelivery import Redelivery
 from zq.errors import (
     ClaimNotFound,
@@ -31,8 +31,8 @@ from zq.errors import (
     QueueNotFound,
     Unavailable,
 )
+from zq.model import Copies, QueueRef
 from zq.model import Move as MessageMove
-from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.hidden import Owner
 from zq.model.limits import Limits
@@ -529,6 +529,37 @@ def test_a_paused_mover_does_not_repeat_an_assignment_to_a_former_pool(
     assert len(list(other.scene().walk())) == 3
 
 
+def test_a_move_is_not_reverted_after_a_paused_mover_has_assigned_the_queue(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's weight changes, and the paused mover continues while another server reverts the move."""
+    other = deployment.member()
+    member.scene().post(3)
+    requested = member.request("a")
+    documents = deployment.catalogue.documents
+    put = documents.put
+    assigned = []
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref != binding_ref(QUEUE):
+            return put(ref, *given, **named)
+        monkeypatch.setattr(documents, "put", put)
+        deployment.add_pool("a", deployment.uris["a"])
+        expire_lease(deployment)
+        before_call(monkeypatch, other.storage.relocation, "rebind", lambda: assigned.append(put(ref, *given, **named)))
+        other.mover.run_round()
+        return assigned[0]
+
+    before_call(monkeypatch, member.mover, "_switch", lambda: monkeypatch.setattr(documents, "put", paused))
+    member.mover.run_round()
+    assert assigned == [True]
+    other.mover.run_round()
+    assert other.moves.get("a", requested.id).phase == "done"
+    assert deployment.catalogue.queues.get(QUEUE) is None
+    other.storage.relocation._freezes.refresh()
+    assert len(other.scene().pop()) == 3
+
+
 def test_a_move_continues_after_the_binding_of_a_deleted_queue_was_removed(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -816,6 +847,133 @@ def test_a_message_that_arrives_late_in_the_copied_queue_moves_too(
     assert {first, second} < moved
 
 
+@pytest.mark.parametrize("pool", ["", "b"])
+def test_a_hidden_queue_that_was_bound_late_follows_its_queue(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch, pool: str
+) -> None:
+    """A server is paused before it binds the hidden queue of a queue, which then moves to another pool."""
+    late, notices = deployment.member(), Owner("acme", "queue", "jobs").notices
+    member.scene().post(1)
+    if pool:
+        assert member.move(pool).phase == "done"
+        late.storage.relocation._freezes.refresh()
+
+    def post(sender: Member) -> None:
+        now = sender.storage.now()
+        copies = Copies(notices, drafts(1, now))
+        sender.storage.messages.post(QUEUE, drafts(1, now), now, copies=copies)
+
+    def complete() -> None:
+        forget(deployment, late)
+        assert member.move("a").phase == "done"
+
+    late.scene().post(1)
+    index_version = member.storage.relocation.index_version
+    documents = deployment.catalogue.documents
+    put = documents.put
+
+    def paused(ref: DocumentRef, *given: Any, **named: Any) -> Any:
+        if ref == binding_ref(notices):
+            monkeypatch.setattr(documents, "put", put)
+            complete()
+        return put(ref, *given, **named)
+
+    monkeypatch.setattr(documents, "put", paused)
+    with suppress(PoolsApart, QueueMoving, QueueNotFound, Unavailable):
+        post(late)
+    assert documents.put == put
+    post(member)
+    binding = member.storage.relocation.binding(notices)
+    assert binding is not None
+    assert (binding.pool, binding.deleted) == ("a", None)
+    assert (bool(index_version(notices, "a")), index_version(notices, pool)) == (True, "")
+    assert len(member.scene(notices.name).walk()) == len(member.scene().walk()) - 2
+    assert member.storage.relocation.store(pool).queues.get(notices) is None
+
+
+def test_a_late_settlement_is_repeated_in_the_new_pool(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is paused between two attempts, because the dead-letter queue was missing."""
+    late = deployment.member()
+    late.storage.queues.create(QUEUE, b'{"_dead_letter_queue": "dead", "_max_claim_count": 3}')
+    late.scene().post(1)
+    claim = late.scene().take(1)
+    settled = []
+
+    def complete() -> None:
+        forget(deployment, late)
+        assert member.move("a").phase == "done"
+        late.storage._bindings._lookups.clear()
+        new = member.storage.relocation.store("a")
+        before_call(monkeypatch, new.claims, "settle", lambda: settled.append("a"))
+        before_call(monkeypatch, deployment.catalogue.claims, "settle", raise_killed)
+
+    before_call(monkeypatch, late.storage.claims, "_create_missing", complete)
+    with pytest.raises((ClaimNotFound, Unavailable)):
+        late.scene().settle(claim.id, move=[MessageMove(claim.messages[0].id, "dead")])
+    assert settled
+
+
+def test_the_key_of_a_late_message_differs_from_all_keys_of_clients(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visible ASCII characters that HTTP permits in keys contain no space."""
+    member.scene().post(1)
+    member.scene("other").post(1)
+    source = deployment.catalogue
+    late = Scene(source, SimpleNamespace(now=source.now), QueueRef("acme", "other"))
+    target, keys = member.storage.relocation.store("a"), []
+    post = target.messages.post
+
+    def record(*given: Any, **named: Any) -> Any:
+        keys.append(named["idempotency_key"].key)
+        return post(*given, **named)
+
+    monkeypatch.setattr(target.messages, "post", record)
+    before_call(monkeypatch, member.mover, "_clean", lambda: late.move(late.page(), "jobs"))
+    assert member.move("a").phase == "done"
+    [key] = keys
+    assert " " in key
+    assert not key.startswith("sqs ")
+
+
+def test_a_deleted_message_with_a_late_move_does_not_return_after_the_former_store_failed(
+    deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused server moves a copied message within its former queue, and consumers delete it in the new pool."""
+    member.scene().post(2)
+    source = deployment.catalogue
+    message = member.scene().walk()[0].id
+    late = Scene(source, SimpleNamespace(now=source.now), QUEUE)
+    requested = member.request("a")
+    before_call(monkeypatch, member.mover, "_clean", lambda: late.move([message], "jobs"))
+    before_call(monkeypatch, member.storage.relocation, "release", raise_unavailable)
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "cleaning"
+    assert len(member.scene().pop()) == 2
+    member.mover.run_round()
+    assert member.moves.get("a", requested.id).phase == "done"
+    assert source.queues.get(QUEUE) is None
+    assert member.scene().walk() == []
+
+
+def test_a_queue_is_served_if_its_deletion_in_the_former_pool_always_fails(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member.scene().post(2)
+    requested = member.request("a")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(member.storage.relocation, "release", fail)
+    for _ in range(2):
+        member.mover.run_round()
+        assert member.moves.get("a", requested.id).phase == "cleaning"
+        assert len(member.scene().pop(1)) == 1
+
+
 def test_an_old_copy_does_not_return_after_its_deletion_was_delayed(
     deployment: Deployment, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -833,7 +991,7 @@ def test_an_old_copy_does_not_return_after_its_deletion_was_delayed(
         member.mover.run_round()
     assert member.moves.get("a", requested.id).phase == "cleaning"
     assert len(member.scene().pop()) == 3
-    with pytest.raises(MoveRefused, match="is in the move"):
+    with pytest.raises(MoveRefused, match="is already part of the move"):
         member.request("b")
     member.storage.queues.delete(QUEUE)
     member.storage.maintain(store.now())

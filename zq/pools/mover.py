@@ -18,7 +18,7 @@ that is paused during a call to a store does not disturb the server that continu
   the phase of the step.
 - Each change names the token. The store rejects the change if another server has issued a token since.
 - If a paused server has added a message to the former pool after the copy, the message is posted to the new pool before
-  step 4.
+  step 4. If the former store fails in step 4, the freeze ends at once, and such messages are deleted with the queue.
 """
 
 import logging
@@ -34,7 +34,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from zq.clock import Clock
-from zq.errors import Fenced, MoveRefused, QueueNotFound, Repeated, Unavailable, ZqError
+from zq.errors import Fenced, KeyReused, MoveRefused, QueueNotFound, Repeated, Unavailable, ZqError
 from zq.model import Draft, IdempotencyKey, Message, Page, QueueRef
 from zq.model.contents import Contents
 from zq.model.documents import DocumentRef, Guard
@@ -386,7 +386,10 @@ class Mover:
         try:
             self._check_target(move)
         except MoveRefused as error:
-            return self._undo_switch(move, error)
+            if not self._has_switched(move):
+                return self._undo_switch(move, error)
+            if not self._has_same_store(move):
+                raise Unavailable(str(error)) from error
         for queue in move.refs:
             self._lease.check()
             if not self._relocation.rebind(queue, move.source, move.target, move.versions.get(queue.name, "")):
@@ -399,25 +402,36 @@ class Mover:
     def _undo_switch(self, move: Move, error: MoveRefused) -> Move:
         """Revert the move because of ``error``.
 
-        Raises ``Unavailable`` if a queue is already assigned to the new pool, or if the assignment of a queue has
-        changed. The thread then tries again later.
+        Raises ``Unavailable`` if the assignment of a queue has changed. The thread then tries again later.
         """
-        bindings = [self._relocation.binding(queue) for queue in move.refs]
-        if any(binding is not None and binding.pool != move.source for binding in bindings):
-            raise Unavailable(str(error))
         for queue in move.refs:
             self._lease.check()
             # The new version of the binding keeps a paused mover from assigning the queue.
             if not self._relocation.rebind(queue, move.source, move.source, move.versions.get(queue.name, "")):
                 self._advance(move, versions=self._read_versions(move))
                 raise Unavailable(str(error))
+        if self._has_switched(move):  # a paused mover has assigned a queue before its binding got the new version
+            raise Unavailable(str(error))
         return self._advance(move, phase="reverting", error=str(error))
+
+    def _has_switched(self, move: Move) -> bool:
+        """Return whether a queue of the move is already assigned to the new pool."""
+        bindings = [self._relocation.binding(queue) for queue in move.refs]
+        return any(binding is not None and binding.pool != move.source for binding in bindings)
+
+    def _has_same_store(self, move: Move) -> bool:
+        """Return whether the new pool still refers to the store to which the queues were copied."""
+        return self._relocation.pool_version(move.target)[1] == move.target_version[1]
 
     def _clean(self, move: Move) -> Move:
         try:
             move = self._release(move, move.source, True)
-        except Unavailable:  # the queues are served again even if their former store is unavailable
-            self._unfreeze(move)
+        except (_LeaseLost, Fenced):
+            raise
+        except Exception:  # the queues are served again even if their former store fails
+            # Consumers may now delete messages in the new pool. Without sequences, the former queues are deleted
+            # without a search for late messages, so that no deleted message is posted again.
+            self._unfreeze(self._advance(move, sequences={}))
             raise
         move = self._unfreeze(move)
         return self._advance(move, phase="done", ended=self._clock.now())
@@ -425,8 +439,8 @@ class Mover:
     def _revert(self, move: Move) -> Move:
         move = self._unfreeze(move)
         # If the pool has another store now, this store may have a queue of this name that is not the copy.
-        is_same_store = self._relocation.pool_version(move.target)[1] == move.target_version[1]
-        move = self._release(replace(move, sequences={}), move.target, move.has_copy and is_same_store)
+        has_copy = move.has_copy and self._has_same_store(move)
+        move = self._release(replace(move, sequences={}), move.target, has_copy)
         now = self._clock.now()
         if not move.is_cancelled and move.has_copy and move.attempt < MAX_ATTEMPTS:
             return self._advance(
@@ -478,7 +492,7 @@ class Mover:
                     # A message that was moved within the queues of this move is part of the copy.
                     if not any(target.messages.get(one, [message.id], now) for one in move.refs):
                         LOG.warning("A message reached the queue %s in its former pool during the move.", queue.name)
-                        with suppress(Repeated, QueueNotFound):
+                        with suppress(Repeated, KeyReused, QueueNotFound):
                             _post_again(target, queue, message, now)
         return self._advance(move, sequences={**move.sequences, queue.name: last})
 
@@ -487,7 +501,8 @@ def _post_again(target: Storage, queue: QueueRef, message: Message, now: float) 
     delay = max(0, math.ceil(message.available - now))
     own = message.client, message.checksum, message.attributes, message.group
     draft = Draft(message.id, message.body, message.ttl, delay, *own)
-    key = IdempotencyKey(f"move:{message.id}:{message.sequence}", b"", LATE_WINDOW)
+    # The keys of clients contain no spaces, and the keys of SQS begin with "sqs".
+    key = IdempotencyKey(f"move {message.id} {message.sequence}", b"", LATE_WINDOW)
     target.messages.post(queue, [draft], now, idempotency_key=key, create=False)
 
 

@@ -107,7 +107,8 @@ class Move(Struct, frozen=True):
         versions: Versions of the bindings when the copy began, by queue.
         target_version: Version of the pool ``target``, and a digest of its URI, when the copy began.
         sequences: Last sequences of the copied queues in the former pool, by queue. Messages with later sequences were
-            added by servers that were paused before the freeze.
+            added by servers that were paused before the freeze. Empty if the freeze has ended, so that later messages
+            are deleted.
     """
 
     id: str

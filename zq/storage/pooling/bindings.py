@@ -147,6 +147,27 @@ class Bindings:
                 "messages cannot move between pools."
             )
 
+    def rebind_missing(self, queue: QueueRef, target: str, fence_off: Callable[[str], bool]) -> None:
+        """Change the binding of a missing queue to the pool ``target``, unless a server creates the queue meanwhile.
+
+        ``fence_off`` refuses all creations of the queue in a pool that have already begun. It returns False if the
+        queue exists there.
+        """
+        self.release(queue)  # from now on, a creation must first revive the binding
+        document = self._read(queue)
+        binding = None if document is None else read_binding(document)
+        if document is None or binding is None or binding.deleted is None:
+            return
+        now = self._catalogue.now()
+        self.add_to_index(queue, target)
+        if fence_off(binding.pool) and self._documents.put(
+            document.ref, msgspec.json.encode(Binding(target)), now, expected=document.version, is_vital=True
+        ):
+            self.remove_from_index(queue, binding.pool)
+        elif (current := self._read(queue)) is None or read_binding(current).pool != target:
+            self.remove_from_index(queue, target)
+        self._lookups.forget(queue)
+
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
         """Raise ``Conflict`` if the pool is not of the flavor. The default pool matches a flavor without pools."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)

@@ -86,23 +86,15 @@ class Relocation:
         All operations with earlier guards then raise ``Fenced``, even if they have already begun. Raises ``Fenced`` if
         another server issues a token at the same time.
         """
-        ref = token_ref(queue)
-        current = self._stores.get(pool).documents.get(ref, self._stores.get(pool).now())
-        return self._replace_token(ref, pool, current)
+        return issue_token(self._stores.get(pool), queue)
 
     def revoke_token(self, guard: Guard, pool: str) -> None:
         """Replace the fencing token of the guard. Raises ``Fenced`` if another token was issued after it."""
-        current = self._stores.get(pool).documents.get(guard.ref, self._stores.get(pool).now())
+        store = self._stores.get(pool)
+        current = store.documents.get(guard.ref, store.now())
         if current is None or current.value != guard.value:
             raise Fenced
-        self._replace_token(guard.ref, pool, current)
-
-    def _replace_token(self, ref: DocumentRef, pool: str, current: Document | None) -> Guard:
-        store, token = self._stores.get(pool), uuid4().hex.encode()
-        expected = "" if current is None else current.version
-        if not store.documents.put(ref, token, store.now(), expected, is_vital=True):
-            raise Fenced
-        return Guard(ref, token)
+        _replace_token(store, guard.ref, current)
 
     def index_version(self, queue: QueueRef, pool: str) -> str:
         """Return the version of the queue's index entry in the pool."""
@@ -159,3 +151,17 @@ class Relocation:
     def find_processes(self) -> Sequence[PoolProcess]:
         """Return the records of all processes that have the pooled store open."""
         return self._freezes.find_processes()
+
+
+def issue_token(store: Storage, queue: QueueRef) -> Guard:
+    """Issue a new fencing token of the queue in a store, and return it as a guard; see ``Relocation.issue_token``."""
+    ref = token_ref(queue)
+    return _replace_token(store, ref, store.documents.get(ref, store.now()))
+
+
+def _replace_token(store: Storage, ref: DocumentRef, current: Document | None) -> Guard:
+    token = uuid4().hex.encode()
+    expected = "" if current is None else current.version
+    if not store.documents.put(ref, token, store.now(), expected, is_vital=True):
+        raise Fenced
+    return Guard(ref, token)

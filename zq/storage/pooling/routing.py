@@ -6,7 +6,7 @@ Most methods pass their arguments on unchanged, so a new argument requires no ch
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -41,6 +41,7 @@ from zq.storage.api import ClaimController, MessageController, QueueController, 
 from zq.storage.browsing import PAGE
 from zq.storage.capabilities import BOUNDS, HistoryController, MigratableStorage, TransactionController
 from zq.storage.pooling.bindings import Bindings, describe
+from zq.storage.pooling.relocation import issue_token
 from zq.storage.pooling.stores import Stores
 
 # The metadata of a queue that a post or a move creates.
@@ -122,6 +123,29 @@ class Controller:
         """Bind unbound target queues to the pool of ``queue``. Raises ``PoolsApart`` if a target is in another pool."""
         for target in {move.to for move in moves}:
             self._bindings.bind_together(queue, QueueRef(queue.project, target))
+
+    def _bind_hidden(self, queue: QueueRef, hidden: QueueRef) -> None:
+        """Bind a hidden queue (an internal queue of a feature) to the pool of ``queue``.
+
+        A server that was paused while ``queue`` moved may have bound the hidden queue to the former pool. If the hidden
+        queue is missing there, bind it again. Raises ``PoolsApart`` if it exists there.
+        """
+        try:
+            self._bindings.bind_together(queue, hidden)
+        except PoolsApart:
+            if not self._bindings.freezes.is_started or self._source_store(hidden).queues.get(hidden) is not None:
+                raise
+            with suppress(Fenced):
+                self._bindings.rebind_missing(hidden, self._bindings.find(queue), partial(self._fence_off, hidden))
+            self._bindings.bind_together(queue, hidden)
+
+    def _fence_off(self, queue: QueueRef, pool: str) -> bool:
+        """Refuse all creations of the queue in the pool that have begun. Return False if the queue exists there."""
+        store = self._stores.get(pool)
+        if not isinstance(store, MigratableStorage):  # creations there have no fencing token
+            return False
+        issue_token(store, queue)
+        return store.queues.get(queue) is None
 
 
 def _change(method: Callable[..., R]) -> Callable[..., R]:
@@ -259,7 +283,7 @@ class Messages(Controller):
         create: bool = True,
     ) -> bytes | None:
         if copies is not None:
-            self._bindings.bind_together(queue, copies.queue)
+            self._bind_hidden(queue, copies.queue)
         store_creates = create and not self._bindings.freezes.is_started
         while True:
             store = self._stores.get(self._bindings.bind(queue) if create else self._bindings.find(queue))
@@ -321,11 +345,10 @@ class Claims(Controller):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> SettleResult:
-        store = self._target_store(queue, fence)
-
         def settle(moves: Sequence[Move]) -> SettleResult:
             chosen = replace(settlement, move=moves) if moves else settlement
-            return store.claims.settle(queue, claim, chosen, now, idempotency_key, fence)
+            # Between two attempts, the queue may have moved to another pool.
+            return self._target_store(queue, fence).claims.settle(queue, claim, chosen, now, idempotency_key, fence)
 
         return self._with_targets(queue, settlement.move, settle)
 
