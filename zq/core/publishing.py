@@ -18,7 +18,7 @@ from zq.core.modes import Modes
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK_INTERVAL, Tails
 from zq.core.values import ReadResult, WriteResult
-from zq.core.waiting import Check, PollResult, Waiters
+from zq.core.waiting import PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.model import IdempotencyKey, Seconds, take_portion
@@ -261,25 +261,6 @@ class TopicPoll:
                 return True
             self.position = batches[-1].last
         return False
-
-    def sleep(self, check: Check | None = None) -> None:
-        """Block until a message may be available or the deadline has passed.
-
-        If ``check`` is set, block for at most ``RECHECK_INTERVAL`` seconds, and then call ``check``. It raises an error
-        if the request must not wait any longer. After an error, the poll is closed.
-        """
-        self._events.waiting(1)
-        try:
-            if check is None:
-                self._tail.wait_for(self._topic.name, self.position, self._deadline)
-            else:
-                self._tail.wait_for(self._topic.name, self.position, time.monotonic() + self.seconds_left())
-                check()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
         """Register a function to call when a message may be available. Returns immediately."""

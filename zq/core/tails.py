@@ -173,14 +173,6 @@ class Tail:
                 self._fetching, self._stale = True, False
             self._fetch()
 
-    def wait_for(self, topic: str, position: int, deadline: float) -> None:
-        """Block until the topic may have a message after ``position``, or until the monotonic time ``deadline``."""
-        while (left := deadline - time.monotonic()) > 0:
-            batches = self.after(position, left)
-            if not batches or any(batch.topic == topic for batch in batches):
-                return
-            position = batches[-1].last
-
     def notify_when(self, position: int, topic_matches: Callable[[str], bool], callback: Callback) -> None:
         """Call ``callback`` once, as soon as a call to the method ``after`` would return without waiting.
 

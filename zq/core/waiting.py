@@ -13,6 +13,8 @@ The steps of a long poll under Granian:
 2. ``zq.serving.asgi`` registers the pending request in the wait queue, and waits for a notification, the client's
    disconnect or the timeout. The request holds no thread meanwhile.
 3. After a notification, ``zq.serving.asgi`` polls again. If that poll finds nothing, step 2 is repeated.
+
+Under gunicorn, a waiting request blocks its thread; see ``PendingRequest.drive`` in ``zq.http.pending``.
 """
 
 import threading

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optional features of a server, and the functions that create them.
 
-To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. Other
+To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. For SQS,
+also delete the option in ``zq.testing``. A variable has two assignments if the second one belongs to a feature. Other
 modules may still contain reserved names of the feature, such as a policy rule or a metadata key. They have no effect.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
@@ -158,10 +159,9 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
     Without ``chosen``, the features have the default options.
     """
-    behind_proxy = chosen is not None and chosen.server.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
-        sqs_feature(chosen.of(SQS) if chosen else SqsOptions(), core, behind_proxy),
+        sqs_feature(chosen.of(SQS) if chosen else SqsOptions(), core, bool(chosen and chosen.server.behind_proxy)),
     ]
 
 
