@@ -76,12 +76,14 @@ def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) ->
 class Producer:
     """A producer that posts to one of two servers and tries the other if a connection is refused."""
 
-    def __init__(self, ports: list[int], *, keeps: bool) -> None:
+    def __init__(self, ports: list[int], *, keeps: bool, pause: float = PAUSE) -> None:
         self._ports = ports
+        self._pause = pause
         self._keeps = keeps
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self.posted = 0
+        self.port = 0  # of the last post
         self.failures: list[str] = []
 
     def __enter__(self) -> "Producer":
@@ -98,7 +100,7 @@ class Producer:
 
     def _go_on(self) -> None:
         turn, connection = 0, None
-        while not self._over.wait(PAUSE):
+        while not self._over.wait(self._pause):
             if connection is None:
                 connection = HTTPConnection("127.0.0.1", self._ports[turn % 2], timeout=30)
                 try:
@@ -113,6 +115,7 @@ class Producer:
                 status, last = repr(error), True
             if status != 201:
                 self.failures.append(f"{time.monotonic():.3f} port {connection.port}: {status}")
+            self.port = connection.port
             self.posted += status == 201
             if last or not self._keeps:
                 connection.close()

@@ -50,9 +50,14 @@ class Sight(NamedTuple):
 
 
 class Traffic:
-    """All publishers and readers of a project; a context manager that starts and joins them."""
+    """All publishers and readers of a project; a context manager that starts and joins them.
 
-    def __init__(self, urls: Sequence[str], project: str, posts: int = MOST_POSTS, patience: float = PATIENCE) -> None:
+    ``live`` is the number of readers that leave a stream only when it ends. Three more streams have other readers.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], project: str, posts: int = MOST_POSTS, patience: float = PATIENCE, live: int = 1
+    ) -> None:
         self.urls, self.project = urls, project
         self._patience = patience
         self.posts: list[Post] = []
@@ -65,7 +70,7 @@ class Traffic:
             Follower(self, "all", "/v2/stream?match=**", TOPICS, stay=25),
             Follower(self, "europe", "/v2/stream?match=news.eu.*", EUROPEAN, stay=12),
             Follower(self, "us", f"/v2/topics/{ENGLISH[0]}/stream", ENGLISH, stay=8),
-            Follower(self, "live", "/v2/stream?match=news.**", TOPICS, stay=10**9, live=True),
+            *(Follower(self, "live", "/v2/stream?match=news.**", TOPICS, stay=10**9, live=True) for _ in range(live)),
             Lister(self, "list", ENGLISH[0]),
         ]
 
