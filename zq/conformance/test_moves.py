@@ -228,6 +228,16 @@ def test_a_move_that_must_not_create_its_target_changes_nothing(scene: Scene, wa
     assert scene.at("missing").claimable() == [posted[1]]
 
 
+def test_a_large_move_that_must_not_create_its_last_target_changes_nothing(scene: Scene):
+    posted = scene.post(150)
+    scene.at("there").post(1)
+    moves = [Move(id, "there", may_create=False) for id in posted[1:]]
+    with pytest.raises(QueueNotFound):
+        scene.storage.messages.move(scene.queue, [*moves, Move(posted[0], "missing", may_create=False)], scene.now)
+    assert scene.at("there").stats().free == 1
+    assert scene.page() == posted
+
+
 def test_one_call_moves_into_several_queues(scene: Scene, way: str):
     """Each move has its own terms; every queue gets its messages in the order of the moves."""
     posted = scene.post(5)

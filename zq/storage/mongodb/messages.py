@@ -2,7 +2,7 @@
 """Messages in MongoDB. Concurrent posts to any queues share a group commit."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -387,6 +387,8 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         wanted = list({layout.doc_id(key, one.id): one for one in moves}.items())
         moved: list[Move] = []
+        if len(wanted) > MAX_MOVES:  # a missing target of a later transaction must not end the call halfway
+            self._check_targets({layout.key(queue._replace(name=one.to)) for one in moves if not one.may_create})
         for start in range(0, len(wanted), MAX_MOVES):
             some = dict(wanted[start : start + MAX_MOVES])
             with self._client.verb(), self._client.locks.locked(*counter_ids(key, some.values(), history)):
@@ -395,6 +397,13 @@ class MessageController:
                 self._announce(queue._replace(name=name))
             moved += done
         return [one.id for one in moved]
+
+    def _check_targets(self, targets: Set[QueueKey]) -> None:
+        """Raise ``QueueNotFound`` if a target queue does not exist."""
+        with self._client.verb():
+            found = self._client.find(counters_of(self._client, targets), fields={"_id": 1}) if targets else []
+        if len(list(found)) < len(targets):
+            raise QueueNotFound
 
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
