@@ -146,8 +146,8 @@ class RequestLog:
 
 
 def _warn_of_slow_request(req: Request, status: int, took: float) -> None:
-    # As in the metrics, the seconds exclude the wait for a thread. If a request to an embedded store runs on the event
-    # loop's thread, they also exclude its wait for the disk sync.
+    # The seconds exclude the wait for a thread, as in the metrics. If a request to an embedded store runs on the event
+    # loop's thread, the seconds also exclude its wait for the disk sync.
     state = req.context
     fields = {
         "route": state.operation or req.uri_template or "",
