@@ -382,7 +382,7 @@ def with_pools(pair: Pair) -> str:
 
 def of_another(pair: Pair) -> str:
     write(pair.target.documents, TargetRecord("redis:other", None), pair.target.now())
-    return "another migration, of redis:other"
+    return "another migration, whose source is redis:other"
 
 
 def incomplete(pair: Pair) -> str:

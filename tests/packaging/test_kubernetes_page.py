@@ -206,7 +206,9 @@ def uri(overlay: str) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overlay", SERVERS)
-def test_the_page_leads_to_a_monitored_service_with_backups(overlay: str, uri: str, tmp_path: Path) -> None:
+def test_the_page_leads_to_a_monitored_service_with_backups(
+    overlay: str, uri: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The doctor finds no problem. A restored embedded store has the token that was created before the backup."""
     need("kubectl", "prometheus", "promtool")
     clone, backups = tmp_path / "clone", tmp_path / "backups"
@@ -221,7 +223,8 @@ def test_the_page_leads_to_a_monitored_service_with_backups(overlay: str, uri: s
     commands = "".join(blocks).replace("mongodb://...", uri).replace("/srv/zq-backups", str(backups))
     commands = re.sub(r"^(.* doctor .*)$", r"\1 || (($? == 1))", commands, flags=re.MULTILINE)
     with ExitStack() as stack:
-        pod = stack.enter_context(Pod(tmp_path / "pod"))
+        # The path of a Unix socket has at most 107 bytes, so the store needs a short one.
+        pod = stack.enter_context(Pod(tmp_path_factory.mktemp("pod")))
         prometheus = Prometheus(tmp_path / "prometheus")
         stack.callback(prometheus.close)
         cluster = Cluster(clone, pod, prometheus)

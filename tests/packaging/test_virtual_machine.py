@@ -139,10 +139,12 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_leads_to_a_monitored_server_with_backups(clone: Path, tmp_path: Path) -> None:
+def test_the_page_leads_to_a_monitored_server_with_backups(
+    clone: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The doctor finds no problem, and an alert of the installed rules fires if the backup becomes old."""
     need("prometheus", "promtool")
-    root, metrics = tmp_path / "root", free_port()
+    root, metrics = tmp_path_factory.mktemp("vm") / "root", free_port()
     with ExitStack() as stack:
         notified = str(tmp_path / "notify")
         env = {"OS_METRICS__PORT": str(metrics), "OS_METRICS__ON_MAIN_PORT": "false", "NOTIFY_SOCKET": notified}

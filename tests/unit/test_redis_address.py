@@ -83,7 +83,7 @@ def test_tls_options():
         ("unix://", "names no server"),
         ("rediss://:geheim@h?ssl_cert_reqs=perhaps", "ssl_cert_reqs"),
         ("redis://:geheim@h?garbage", "NAME=VALUE"),
-        ("redis://:geheim@[::1", "cannot be read"),
+        ("redis://:geheim@[::1", "is not valid"),
     ],
 )
 def test_nonsense_is_refused_with_a_sentence(uri: str, told: str):
