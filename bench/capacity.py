@@ -221,7 +221,7 @@ def load(side: Side, row: Row, plan: Plan) -> Measured:
 
 
 def rates_table(stores: Sequence[str], plan: Plan) -> str:
-    latencies = (f"p99 at {share:.0%} (ms)" for share in SHARES)
+    latencies = (f"p99 at {100 * share:.0f} % (ms)" for share in SHARES)
     heads = ("Requests", "per second", "per server core", "per store core", *latencies)
     return render(heads, [row for store in stores for row in rates(store, plan)])
 
