@@ -123,6 +123,20 @@ def test_what_is_behind_many_delayed_ones_is_claimed_at_once(lanes: Lanes):
     lanes.check()
 
 
+@pytest.mark.parametrize("delayed", [True, False])
+def test_claimed_messages_in_front_of_the_lane_are_not_read_by_a_listing(lanes: Lanes, delayed: bool):
+    lanes.post(3 * STEPS)
+    late = lanes.post(1, delay=50)
+    for _ in range(30):
+        lanes.same(lambda scene: len(scene.claimable(100)))
+    behind = lanes.post(5)
+    before = lanes.admin.info("commandstats")["cmdstat_xrange"]["calls"]
+    for _ in range(10):
+        assert lanes.scene.page(ListFilter(delayed=delayed), 5) == ([*late, *behind[:4]] if delayed else behind)
+    assert lanes.admin.info("commandstats")["cmdstat_xrange"]["calls"] - before <= 30
+    assert lanes.same(lambda scene: scene.page(ListFilter(delayed=delayed), 10)) == [*(late if delayed else []), *behind]
+
+
 def test_a_lane_from_a_false_future_blocks_nobody(lanes: Lanes):
     """Messages posted there keep their time; later ones are claimed, counted and listed, and do not join that lane."""
     days = 864_000

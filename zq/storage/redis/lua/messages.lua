@@ -210,19 +210,21 @@ local function show(messages)
   end
 end
 
--- Lists the ready messages between the marker and the lane by sequence, if they are few, so that no other messages must
+-- Lists the free messages between the marker and the lane by sequence, if they are few, so that no claimed messages must
 -- be skipped. Returns the sequence to continue from, or nil if no messages must be skipped.
 local function skip(from)
-  if claimed or delayed then return from end
-  local ready = redis.call('ZCOUNT', q.avail, '-inf', now) + redis.call('ZCOUNT', q.claimed, '-inf', now)
-  if ready > STEPS then return from end
+  if claimed then return from end
+  local latest = { [q.avail] = delayed and '+inf' or now, [q.claimed] = now }
+  local count = 0
+  for key, score in pairs(latest) do count = count + redis.call('ZCOUNT', key, '-inf', score) end
+  if count > STEPS then return from end
   local head, last, is_grouped = lane_of(q)
   if is_grouped then return from end
   if head >= last then head = math.huge end
   if head < from then return from end
   local members = {}
-  for _, key in ipairs({ q.avail, q.claimed }) do
-    for _, member in ipairs(redis.call('ZRANGE', key, '-inf', now, 'BYSCORE')) do
+  for key, score in pairs(latest) do
+    for _, member in ipairs(redis.call('ZRANGE', key, '-inf', score, 'BYSCORE')) do
       local sequence = struct.unpack(MEMBER, member)
       if sequence >= from and sequence <= head then members[#members + 1] = member end
     end
