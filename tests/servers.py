@@ -193,7 +193,7 @@ class ZqServer(Startable):
 
     If ``store_uri`` is "", the configuration names the store; ``config`` is the text of a configuration file. If
     ``forked``, the server is forked from a process with all imports, unless ``prefix`` or ``env`` configures the
-    interpreter.
+    interpreter. ``module`` runs as the main module.
     """
 
     def __init__(
@@ -205,10 +205,12 @@ class ZqServer(Startable):
         env: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
         forked: bool = True,
+        module: str = MODULE,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._prefix = [*prefix, sys.executable, "-m", MODULE]
+        self._prefix = [*prefix, sys.executable, "-m", module]
+        self._module = module
         self._forked = forked and not prefix and not any(name.startswith(("PYTHON", "LD_")) for name in env or {})
         self.engine = engine
         self._command = ["--port", str(self.port), "--engine", engine]
@@ -258,7 +260,7 @@ class ZqServer(Startable):
             command += ["--config", str(file)]
         self._assert_no_secret()
         self._lines = {"stdout": [], "stderr": []}
-        self._process = Forked(MODULE, command, self._env) if self._forked else self._spawned(command)
+        self._process = Forked(self._module, command, self._env) if self._forked else self._spawned(command)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = [
             threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)

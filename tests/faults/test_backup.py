@@ -23,8 +23,10 @@ import pytest
 import redis
 
 from tests.blocks import ROOT, blocks
-from tests.commands import run
+from tests.commands import run, run_apart
 from tests.faults.disks import LimitedFiles
+from tests.faults.killed import MODULE as KILLED
+from tests.faults.killed import kill_at
 from tests.reader import SHELL, succeed
 from tests.rotation import CAMPAIGN, rotated
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
@@ -184,21 +186,6 @@ def everything(store: str) -> set[int]:
     return found
 
 
-KILLED = """
-import os, signal, sys
-from zq.storage.rocksdb import backups
-from zq.serving.server import main
-former, left = getattr(backups, sys.argv[1]), [int(sys.argv[2])]
-def then_killed(*given):
-    left[0] -= 1
-    if not left[0]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return former(*given)
-setattr(backups, sys.argv[1], then_killed)
-main(sys.argv[3:])
-"""
-
-
 @pytest.mark.parametrize(
     ("at", "call", "whole"), rotated([("_copy", 1, 0), ("_copy", 5, 0), ("sync", 1, 0), ("sync", 2, 1)], 2)
 )
@@ -206,8 +193,8 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
 ) -> None:
     """The leftovers are refused, and the server discards its snapshot and makes the next backup, which removes them."""
-    command = [sys.executable, "-c", KILLED, at, str(call), "backup", str(target), "--store", uri]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
+    killed = kill_at(backups.__name__, at, call)
+    assert run_apart("backup", target, "--store", uri, module=KILLED, env=killed).code == -signal.SIGKILL
     assert len(backups.complete_backups(target)) == whole
     partial = list(target.glob("*.partial"))
     assert len(partial) == 1 - whole
