@@ -35,8 +35,18 @@ READY_WITHIN = 120.0
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
 MODULE = "zq.serving.server"
-SECRET = re.compile(r"zq_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}|://[^/\s:@]*:(?!\*+@)[^/\s@]+@")
-"""A token with its secret, or the password of a URI."""
+SECRET = re.compile(
+    r"zq_[0-9A-Za-z]{10}_[0-9A-Za-z]{43}"
+    r"|://[^/\s:@]*:(?!\*+@)[^/\s@]+@"
+    r"|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
+    r"|whsec_[0-9A-Za-z+/]{32}"
+    r"|\b(?=[0-9a-z]*[A-Z])(?=[0-9A-Z]*[a-z])(?=[A-Za-z]*[0-9])[0-9A-Za-z]{40}\b"
+)
+"""A token with its secret, the password of a URI, a JSON Web Token, or the secret of a webhook or an SQS access key."""
+SECRET_OPTION = re.compile(r"^\w*(?:secret|password|token|key)\w*\s*=\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
+"""A line of a configuration or an environment that sets a secret or names a file of secrets."""
+MIN_SECRET = 16
+"""Minimum length of a configured secret. Shorter words, such as ids of keys, may be in the output."""
 T = TypeVar("T")
 
 
@@ -193,7 +203,7 @@ class ZqServer(Startable):
 
     If ``store_uri`` is "", the configuration names the store; ``config`` is the text of a configuration file. If
     ``forked``, the server is forked from a process with all imports, unless ``prefix`` or ``env`` configures the
-    interpreter.
+    interpreter. ``module`` runs as the main module.
     """
 
     def __init__(
@@ -205,10 +215,12 @@ class ZqServer(Startable):
         env: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
         forked: bool = True,
+        module: str = MODULE,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._prefix = [*prefix, sys.executable, "-m", MODULE]
+        self._prefix = [*prefix, sys.executable, "-m", module]
+        self._module = module
         self._forked = forked and not prefix and not any(name.startswith(("PYTHON", "LD_")) for name in env or {})
         self.engine = engine
         self._command = ["--port", str(self.port), "--engine", engine]
@@ -221,6 +233,7 @@ class ZqServer(Startable):
         self._readers: list[threading.Thread] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._secrets = self._configured_secrets()
 
     @property
     def pid(self) -> int:
@@ -258,7 +271,7 @@ class ZqServer(Startable):
             command += ["--config", str(file)]
         self._assert_no_secret()
         self._lines = {"stdout": [], "stderr": []}
-        self._process = Forked(MODULE, command, self._env) if self._forked else self._spawned(command)
+        self._process = Forked(self._module, command, self._env) if self._forked else self._spawned(command)
         streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
         self._readers = [
             threading.Thread(target=_drain, args=(stream, self._lines[name]), daemon=True)
@@ -330,7 +343,24 @@ class ZqServer(Startable):
         self._assert_no_secret()
 
     def _assert_no_secret(self) -> None:
-        assert (found := SECRET.search(self.output)) is None, f"The server has printed a secret: {found}"
+        """Fail if the output contains a secret, by its form or from the configuration."""
+        self._secrets |= self._configured_secrets()  # tests replace files of secrets
+        printed = [SECRET.search(self.output), *(secret for secret in self._secrets if secret in self.output)]
+        assert not any(printed), f"The server has printed a secret: {printed}"
+
+    def _configured_secrets(self) -> set[str]:
+        """Return the long words of all secret options, and of the files that such options name."""
+        lines = [self._config or "", *(f"{name}={value}" for name, value in self._env.items() if "__" in name)]
+        if "--config" in self._command:
+            with contextlib.suppress(OSError):
+                lines.append(Path(self._command[self._command.index("--config") + 1]).read_text())
+        words: list[str] = []
+        for value in SECRET_OPTION.findall("\n".join(lines)):
+            try:
+                words += Path(value).read_text().split()
+            except OSError:  # the value is the secret, or its file is missing
+                words += [] if value.startswith("/") else re.split(r"[,\s]+", value)
+        return {word for word in words if len(word) >= MIN_SECRET}
 
     def _finish(self) -> None:
         """Read the output to its end."""

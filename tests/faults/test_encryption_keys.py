@@ -3,19 +3,24 @@
 
 import os
 import signal
-import subprocess
-import sys
 from base64 import b64encode
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from msgspec import msgpack
 
+from tests.commands import Done, run_apart
+from tests.faults.killed import MODULE as KILLED
+from tests.faults.killed import kill_at
 from tests.servers import ZqServer, ask, wait_for
 from tests.stores import RedisServer
+from zq.core.data_keys import DATA_KEYS_KIND, ProjectKeys
+from zq.storage import connect
 
 pytestmark = pytest.mark.one_store
 
+PROJECTS = [f"p{number}" for number in range(6)]
 KINDS = ("queues", "topics")
 URL = "/v2/queues/cards/messages"
 HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": "acme"}
@@ -82,9 +87,8 @@ def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
         uri = f"rocksdb://{tmp_path}/store" if kind == "rocksdb" else opened.enter_context(RedisServer()).uri
         server = opened.enter_context(ZqServer(uri, "--config", str(config)))
 
-        def rekey() -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "zq.serving.server", "rekey", "--config", str(config), "--store", uri]
-            return subprocess.run(command, capture_output=True, text=True, timeout=60)
+        def rekey() -> Done:
+            return run_apart("rekey", "--config", config, "--store", uri)
 
         for kinds in ("queues", "topics"):
             path = f"/v2/{kinds}/cards"
@@ -102,14 +106,61 @@ def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
         os.kill(server.pid, signal.SIGHUP)
         wait_for(lambda: bodies() == [[], []], 60, "the old key is gone")
         refused = rekey()
-        assert refused.returncode == 2
-        assert "are still encrypted with other master keys" in refused.stderr
+        assert (refused.code, refused.said) == (2, "")
+        assert refused.error.endswith("so nothing has changed. Add the lines of these keys: old.\n")
         keys.write_text(NEW + OLD)
         os.kill(server.pid, signal.SIGHUP)
         wait_for(lambda: bodies() == [["cleartext"], ["cleartext"]], 60, "both keys are known")
         done = rekey()
-        assert (done.returncode, "1 projects" in done.stdout) == (0, True), done
+        assert (done.code, "1 projects" in done.said) == (0, True), done
         keys.write_text(NEW)
         os.kill(server.pid, signal.SIGHUP)
         wait_for(lambda: server.output.count("Reloaded") >= 3, 60, "the old key is gone again")
         assert bodies() == [["cleartext"], ["cleartext"]]
+
+
+@pytest.mark.store_of_the_day
+@pytest.mark.parametrize("kind", ["rocksdb", "redis"])
+def test_a_rekey_that_is_killed_is_completed_by_its_repetition(kind: str, tmp_path: Path) -> None:
+    """The kills hit the command, and the server that has the embedded store open.
+
+    Afterwards the new master key alone opens all messages, and each project has one new data key.
+    """
+    keys, config = tmp_path / "keys", tmp_path / "zq.conf"
+    keys.write_text(OLD)
+    keys.chmod(0o600)
+    config.write_text(f"[transport]\nmessage_encryption_key_file = {keys}\n[server]\ncontrol = {tmp_path}/control\n")
+    with ExitStack() as opened:
+        uri = f"rocksdb://{tmp_path}/store" if kind == "rocksdb" else opened.enter_context(RedisServer()).uri
+        options = ("--config", config, "--store", uri)
+
+        def masters() -> list[list[str]]:
+            with closing(connect(uri)) as storage:
+                page = storage.documents.list("", DATA_KEYS_KIND, "", "", 100, storage.now())
+                held = [msgpack.decode(document.value, type=ProjectKeys) for document in page.items]
+            return [[master for master, _ in each.keys.values()] for each in held]
+
+        with ZqServer(uri, "--config", str(config)) as server:
+            for project in PROJECTS:
+                owner = HEADERS | {"X-Project-ID": project}
+                made = ask(server.url, "PUT", "/v2/queues/cards", {"_enable_encrypt_messages": True}, headers=owner)
+                assert made.status == 201
+                assert ask(server.url, "POST", URL, {"messages": [{"body": project}]}, headers=owner).status == 201
+        keys.write_text(NEW + OLD)
+        done, left = 0, len(PROJECTS)
+        for call, target in ((1, "command"), (3, "command"), (2, "server")):
+            dying = kill_at("zq.core.data_keys:DataKeys", "_rotate", call)
+            if target == "server" and kind == "rocksdb":
+                with ZqServer(uri, "--config", str(config), env=dying, module=KILLED):
+                    assert run_apart("rekey", *options).code == 2
+            else:
+                assert run_apart("rekey", *options, module=KILLED, env=dying).code == -signal.SIGKILL
+            done, left = done + call - 1, left - call + 1
+            assert sorted(masters()) == [*[["new", "new"]] * done, *[["old"]] * left]
+        assert run_apart("rekey", *options).said.startswith("The keys of 6 projects ")
+        assert masters() == [["new", "new"]] * len(PROJECTS)
+        keys.write_text(NEW)
+        with ZqServer(uri, "--config", str(config)) as server:
+            for project in PROJECTS:
+                found = ask(server.url, "GET", f"{URL}?echo=true", headers=HEADERS | {"X-Project-ID": project})
+                assert [message["body"] for message in found.document["messages"]] == [project]

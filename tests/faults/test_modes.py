@@ -126,7 +126,7 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
 
 @pytest.mark.ability("unshare")
 def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_space(tmp_path: Path) -> None:
-    """Consumers continue in between, and no message is lost."""
+    """Pops, claims and deletes continue in between, and no acknowledged message is lost."""
     disk, numbers, accepted = SmallFileSystem(tmp_path, min_free_space=8 << 20), count(), list[int]()
     with closing(disk), disk.server as server:
 
@@ -137,16 +137,20 @@ def test_posts_are_refused_before_the_disk_is_full_and_accepted_when_there_is_sp
                 accepted.append(body)
             return answer
 
-        assert post() == 201
+        for _ in range(5):
+            assert post() == 201
         disk.fill(leave=6 << 20)
         wait_for(lambda: post() == 503, WITHIN, "it refuses posts")
         assert refusal(ask(server.url, *POSTS[0])) == (503, "No posts", "5")
         popped = ask(server.url, "DELETE", f"{QUEUE}/messages?pop=1").document["messages"]
+        claimed = ask(server.url, "POST", f"{QUEUE}/claims?limit=2", {"ttl": 300, "grace": 60}).document["messages"]
+        assert status(server, "DELETE", claimed[0]["href"]) == 204
         assert status(server, "GET", "/readyz") == 200
         disk.free()
         wait_for(lambda: post() == 201, WITHIN, "it accepts posts")
         left = [message["body"] for message in every_message(server.url, "jobs")]
-        assert [popped[0]["body"], *left] == accepted
+        assert [popped[0]["body"], claimed[0]["body"], *left] == accepted
+        assert ask(server.url, "GET", claimed[1]["href"]).document["body"] == claimed[1]["body"] == left[0]
 
 
 @pytest.mark.ability("unshare")

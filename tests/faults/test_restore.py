@@ -7,20 +7,20 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.commands import run
+from tests.commands import run, run_apart
 from tests.damaged import flip, table_of
 from tests.faults.integrity import whole
-from tests.faults.test_backup import KILLED
+from tests.faults.killed import MODULE as KILLED
+from tests.faults.killed import kill_at
 from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
@@ -40,6 +40,8 @@ from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 HOUR = 3600
 SOURCE = Source("acme", "queue", "jobs")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
+# Number of writes of a restore with ``--shift-time`` and ``--revoke-tokens``.
+WRITES = 9
 
 
 def opened(path: Path) -> OrderedStorage:
@@ -252,9 +254,9 @@ def test_a_restore_that_is_killed_leaves_no_store_or_a_complete_one(
     at: str, call: int, complete: bool, backup: Path, new: Path
 ) -> None:
     """Without a store at the target, the repetition succeeds and removes the files that the kill left."""
-    restore = ("restore", str(backup), "--store", f"rocksdb://{new}")
-    command = [sys.executable, "-c", KILLED, at, str(call), *restore]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
+    restore = ("restore", backup, "--store", f"rocksdb://{new}")
+    killed = kill_at(backups.__name__, at, call)
+    assert run_apart(*restore, module=KILLED, env=killed).code == -signal.SIGKILL
     assert new.exists() == complete
     if not complete:
         assert (new.parent / "new.unfinished").exists()
@@ -287,6 +289,40 @@ def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
         backup = backed_up(storage, tmp_path / "backups", HOUR)
     done = run("restore", backup, "--store", f"rocksdb://{new}")
     assert "\n3 messages have expired since the backup and were dropped.\n" in done.said
+
+
+@pytest.mark.parametrize("call", rotated([*range(1, WRITES + 1)], 2))
+def test_a_restore_that_is_killed_at_a_write_is_repeated_as_if_it_were_the_first(
+    call: int, backup: Path, new: Path, tmp_path: Path
+) -> None:
+    """Expiry times are extended only once, and all tokens are revoked. The kill leaves no store at the target."""
+    dated(backup, time.time() - 2 * DAY)
+    other = tmp_path / "other"
+    restore, repeated = (
+        ("restore", backup, "--store", f"rocksdb://{path}", "--shift-time", "--revoke-tokens") for path in (other, new)
+    )
+    killed = kill_at("zq.storage.rocksdb.store:Store", "write", call)
+    assert run_apart(*repeated, module=KILLED, env=killed).code == -signal.SIGKILL
+    assert not new.exists()
+    assert (new.parent / "new.unfinished" / "CURRENT").exists()
+    done = run(*repeated)
+    assert (done.code, done.error) == (0, "")
+    assert run(*restore).code == 0
+    assert whole(f"rocksdb://{new}") == whole(f"rocksdb://{other}")
+    assert_near(lives(new), lives(other))
+    assert_near(
+        *(
+            {(kind, at): end for kind, found in ends(path).items() for at, end in enumerate(found)}
+            for path in (new, other)
+        )
+    )
+    assert expiries(new, "token") == []
+
+
+def assert_near(found: dict[Any, float], expected: dict[Any, float]) -> None:
+    """Assert that the times by name differ by less than the duration of the test."""
+    assert found.keys() == expected.keys()
+    assert max(abs(found[name] - expected[name]) for name in expected) < 300
 
 
 def lives(path: Path) -> dict[str, float]:

@@ -78,15 +78,38 @@ def test_the_password_of_a_store_is_in_no_list_of_processes_and_in_no_log() -> N
         (f"token zq_{'a' * 10}_{'b' * 43}_{'c' * 6}", True),
         ("at redis://user:word@host", True),
         ("at redis://:word@host", True),
+        ("Bearer eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJhIn0.c2lnbmF0dXJl", True),
+        ("subscription whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", True),
+        (f"SQS key ZQ7AAAAAAAAAAAAAAAAA {'aB3x' * 10}", True),
         ("at redis://***@host:6379/0, token zq_aaaaaaaaaa, from user@host", False),
+        (f"commit {'c0ffee17' * 5}, SQS key ZQ7AAAAAAAAAAAAAAAAA, body {'x' * 40}", False),
     ],
 )
 def test_a_secret_in_the_output_of_any_test_server_fails_its_test(printed: str, is_secret: bool) -> None:
-    """Each server of the suite that prints a token or the password of a URI fails its test (operations contract, 3)."""
+    """This applies to all secrets that have a form of their own (operations contract, 3)."""
     server = ZqServer("memory:", prefix=("sh", "-c", f"echo '{printed}' >&2"))
     server.launch().wait(60)
     with pytest.raises(AssertionError, match="has printed a secret") if is_secret else nullcontext():
         server.close()
+
+
+@pytest.mark.parametrize("printed", ["signing", "former", "smtp", "master", "replaced", "proxy"])
+def test_a_configured_secret_in_the_output_of_any_test_server_fails_its_test(printed: str, tmp_path: Path) -> None:
+    """Secrets are values in the file or the environment, or in files, which tests replace."""
+    keys, secrets = tmp_path / "keys", tmp_path / "secrets"
+    secret = {name: f"{name}-{'0123456789' * 3}" for name in ("signing", "former", "smtp", "proxy")}
+    secret |= {name: base64.b64encode(name.encode() * 4).decode() for name in ("master", "replaced")}
+    keys.write_text(f"# comment\nfirst {secret['replaced']}\n")
+    secrets.write_text(f"{secret['proxy']}\n")
+    config = f"[signed_url]\nsecret_key = {secret['signing']}\nold_secret_keys = {'o' * 40}, {secret['former']}\n"
+    config += f"[transport]\nmessage_encryption_key_file = {keys}\n"
+    env = {"OS_NOTIFICATION__SMTP_USER_PASSWORD": secret["smtp"], "OS_AUTH__PROXY_SECRET_FILE": str(secrets)}
+    for text, is_secret in ((secret[printed], True), (f"first key of {keys} and {secrets}", False)):
+        server = ZqServer("memory:", config=config, env=env, prefix=("sh", "-c", f"echo '{text}' >&2"))
+        server.launch().wait(60)
+        keys.write_text(f"second {secret['master']}\n")
+        with pytest.raises(AssertionError, match="has printed a secret") if is_secret else nullcontext():
+            server.close()
 
 
 def test_folders_of_killed_servers_are_cleared_at_the_next_start(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import msgpack
 
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.clock import ManualClock
-from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, RekeyResult
+from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, ProjectKeys, RekeyResult
 from zq.core.encryption import MARK, Sealing
-from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
+from zq.errors import Conflict, Invalid, MessageUnreadable, StartRefused, Unavailable
 from zq.model.documents import DocumentRef
 from zq.storage import connect
 from zq.storage.api import DocumentController
@@ -104,8 +105,36 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     with pytest.raises(MessageUnreadable):
         before.open("p7", "m", newer)
     assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # before rotates its own data key
-    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(150, 1)
+    held = read_all(documents)
+    with pytest.raises(Conflict, match="these keys: one"):
+        keys_of(documents, {"two": KEYS["two"]}).rekey()
+    assert read_all(documents) == held
     assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
+    changed = {project for project, value in read_all(documents).items() if value != held[project]}
+    assert changed == {"p7"}
+
+
+def read_all(documents: DocumentController) -> dict[str, bytes]:
+    """Return the stored data keys of each project."""
+    page = documents.list("", DATA_KEYS_KIND, "", "", 1000, 1_800_000_000)
+    return {document.ref.name: document.value for document in page.items}
+
+
+def key_counts(documents: DocumentController) -> set[int]:
+    """Return the numbers of data keys that the projects have."""
+    return {len(msgpack.decode(value, type=ProjectKeys).keys) for value in read_all(documents).values()}
+
+
+def test_a_second_rekey_adds_a_key_to_each_project_even_if_a_key_is_damaged(documents: DocumentController) -> None:
+    """The file has a wrong key in place of a lost one. The project that used the lost key is counted."""
+    for project, master in (("p", "one"), ("q", "two")):
+        Sealing(keys_of(documents, {master: KEYS[master]})).seal(project, "m", b"1")
+    assert keys_of(documents, {"two": KEYS["two"], "one": bytes(32)}).rekey() == RekeyResult(2, 1)
+    assert key_counts(documents) == {2}
+    assert keys_of(documents, {"two": KEYS["two"], "one": KEYS["one"]}).rekey() == RekeyResult(2, 0)
+    assert key_counts(documents) == {2, 3}
+    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(2, 0)
+    assert key_counts(documents) == {3, 4}
 
 
 class Interrupted(Exception):
@@ -137,7 +166,10 @@ class FailingDocuments:
 def test_an_interrupted_rekey_is_completed_by_the_next_one(
     documents: DocumentController, monkeypatch: pytest.MonkeyPatch, call: int, stored: bool
 ) -> None:
-    """Both master keys open all bodies after the interruption, and the new one alone does after the repetition."""
+    """Both master keys open all bodies after the interruption, and the new one alone does after the repetition.
+
+    Each project has one new data key, unless nothing was left to complete.
+    """
     monkeypatch.setattr("zq.core.data_keys.PAGE_SIZE", 2)
     before = Sealing(keys_of(documents, {"one": KEYS["one"]}))
     sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(5)}
@@ -152,6 +184,7 @@ def test_an_interrupted_rekey_is_completed_by_the_next_one(
     assert opened(both) == [b"1"] * 5
     assert keys_of(documents, both).rekey() == RekeyResult(5, 0)
     assert opened(new) == [b"1"] * 5
+    assert key_counts(documents) == {3 if (call, stored) == (5, True) else 2}
 
 
 def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:

@@ -2,12 +2,13 @@
 """Data keys: random keys per project that encrypt message bodies.
 
 Data keys are stored encrypted ("wrapped") with a master key from the operator's key file. A change of the master key
-rewrites only the data keys, not the messages.
+rewrites only the data keys, not the messages. Each rotation adds 65 to 110 bytes to the project's document. Old data
+keys stay, because stored messages and backups may need them.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
-from zq.errors import Invalid, MetadataConflict, Unavailable
+from zq.errors import Conflict, Invalid, MetadataConflict, Unavailable
 from zq.model.documents import Document, DocumentRef
 from zq.storage.api import DocumentController
 from zq.wire.answers import SafeCount
@@ -37,6 +38,8 @@ CACHE_TTL: Final = 60.0
 MAX_ATTEMPTS: Final = 20
 # Number of documents per page of ``rekey``.
 PAGE_SIZE: Final = 100
+# Maximum number of master keys in an error message.
+MAX_NAMES: Final = 5
 NO_KEY: Final = "This server cannot encrypt the queue's messages: message_encryption_key_file is not set."
 
 
@@ -48,7 +51,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
 
 class RekeyResult(Struct, frozen=True):
-    """The result of rewrapping all data keys. ``left`` counts the projects with a key that no master key can unwrap."""
+    """The result of rewrapping all data keys. ``left`` counts the projects with damaged keys, which do not change."""
 
     projects: SafeCount
     left: SafeCount
@@ -98,23 +101,49 @@ class DataKeys:
         return ciphers.get(number)
 
     def rekey(self) -> RekeyResult:
-        """Rewrap all data keys, and create a new data key for each project.
+        """Wrap all data keys with the first master key, and create new data keys.
 
-        Raises ``Invalid`` if there is no master key.
+        If a project has data keys that another master key wraps, only such projects get a new data key. A repetition
+        therefore completes an interrupted rekey. Otherwise, all projects get a new data key.
+
+        Raises ``Invalid`` if there is no master key, and ``Conflict`` if a required master key is missing. In both
+        cases, nothing has changed.
         """
         if not self._masters:
             raise Invalid("message_encryption_key_file is not set on this server.")
+        missing: set[str] = set()
+        is_rewrap = False
+        for project, held in self._list():
+            missing |= {id for id, _ in held.keys.values() if id not in self._masters}
+            is_rewrap = is_rewrap or self._needs_rewrap(project, held)
+        if missing:
+            raise Conflict(
+                "message_encryption_key_file lacks master keys of projects, so nothing has changed. Add the lines of "
+                f"these keys: {', '.join(sorted(missing)[:MAX_NAMES])}."
+            )
         projects = left = 0
-        after = ""
-        while True:
+        first = next(iter(self._masters))
+        for project, held in self._list():
+            if not is_rewrap or self._needs_rewrap(project, held):
+                held = self._rotate(project)
+            projects, left = projects + 1, left + any(id != first for id, _ in held.keys.values())
+        return RekeyResult(projects, left)
+
+    def _list(self) -> Iterator[tuple[str, ProjectKeys]]:
+        """Yield the projects and their data keys."""
+        after: str | None = ""
+        while after is not None:
             page = self._documents.list("", DATA_KEYS_KIND, "", after, PAGE_SIZE, self._clock.now())
             for document in page.items:
-                held = self._rotate(document.ref.name)
-                first = next(iter(self._masters))
-                projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
-            if page.next is None or len(page.items) < PAGE_SIZE:
-                return RekeyResult(projects, left)
-            after = page.next
+                yield document.ref.name, _decoder.decode(document.value)
+            after = page.next if len(page.items) == PAGE_SIZE else None
+
+    def _needs_rewrap(self, project: str, held: ProjectKeys) -> bool:
+        """Return whether another master key than the first wraps a data key, and can unwrap it."""
+        first = next(iter(self._masters))
+        return any(
+            kept[0] != first and self._unwrap(project, number, *kept) is not None for number, kept in held.keys.items()
+        )
 
     def _read_ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
         """Return the number of the newest data key, and the ciphers of all usable keys by number."""

@@ -253,15 +253,12 @@ def _connect(chosen: Settings) -> SendRequest:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key. Return the exit code."""
+    """Wrap all data keys with the first master key. Return the exit code: 1 if data keys are damaged."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are encrypted with the first master key of the file.")  # noqa: T201
     if done["left"]:
-        raise StartRefused(
-            f"{done['left']} projects have keys that are still encrypted with other master keys, because the file does "
-            "not contain these master keys."
-        )
-    return 0
+        print(f"{done['left']} of these projects also have damaged keys, which stayed unchanged; see the log.")  # noqa: T201
+    return int(done["left"] > 0)
 
 
 def _check_start(configuration: Configuration) -> None:

@@ -25,6 +25,8 @@ BETWEEN = 100
 # Seconds of the drain. The streams do not end earlier.
 DRAIN = 3
 PATIENCE = 120
+# With gunicorn, each stream holds a thread, and a project may have a quarter of the streams.
+OPTIONS = {"granian": "", "gunicorn": "threads = 128\nmax_streams = 64\n"}
 
 
 def wait_for_each(clients: list[Producer]) -> None:
@@ -33,7 +35,7 @@ def wait_for_each(clients: list[Producer]) -> None:
         wait_for(partial(client.is_beyond, posted), PATIENCE, "the client goes on")
 
 
-@pytest.mark.parametrize("engine", ["granian"])
+@pytest.mark.parametrize("engine", ["granian", "gunicorn"])
 def test_a_rolling_restart_after_drains_fails_no_request_and_misses_no_message(
     engine: str, store: RedisServer, tmp_path: Path
 ) -> None:
@@ -41,7 +43,9 @@ def test_a_rolling_restart_after_drains_fails_no_request_and_misses_no_message(
     with ExitStack() as stack:
         files = [tmp_path / f"{name}.conf" for name in "ab"]
         for file in files:
-            file.write_text(f"[server]\ncontrol = {file.with_suffix('.sock')}\n[storage]\nuri = {store.uri}\n")
+            file.write_text(
+                f"[server]\ncontrol = {file.with_suffix('.sock')}\n{OPTIONS[engine]}[storage]\nuri = {store.uri}\n"
+            )
         servers = [stack.enter_context(ZqServer("", "--config", str(file), engine=engine)) for file in files]
         traffic = Traffic([server.url for server in servers], "drain", POSTS, PATIENCE, LIVE_STREAMS)
         stayed: list[int] = []
