@@ -17,6 +17,7 @@ from zq.diagnosis import Status
 from zq.errors import StartRefused
 from zq.serving import level_watch
 from zq.serving.level_watch import LevelWatch
+from zq.serving.migration_record import SourceRecord, check_served, write
 from zq.storage import connect, diagnose
 from zq.storage.redis.layout import VERSION_KEY
 
@@ -95,6 +96,21 @@ def test_the_check_ends_with_the_sentence_of_the_start(
         done = run("--check")
         assert (done.code, done.error) == (2, f"zq-server: {refused.value}\n")
         assert f"fail  store: {refused.value}" in run("doctor").said
+
+
+def test_the_check_fails_for_the_source_of_a_migration(
+    valkey: RedisServer, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not exist yet passes the check, and is not created."""
+    monkeypatch.setenv("OS_STORAGE__URI", valkey.uri)
+    done = run("--check")
+    assert (done.code, "skip  start: There is no store" in done.said, admin.dbsize()) == (0, True, 0)
+    with closing(connect(valkey.uri)) as storage:
+        write(storage.documents, SourceRecord("redis:target", 1.0), storage.now())
+        with pytest.raises(StartRefused) as refused:
+            check_served(storage.documents, storage.now())
+    done = run("--check")
+    assert (done.code, done.error) == (2, f"zq-server: {refused.value}\n")
 
 
 def test_servers_of_two_versions_and_an_old_level_are_found(

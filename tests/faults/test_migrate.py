@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-server migrate``: all visible data moves to a store of any kind, even if the command is killed."""
 
+import math
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -39,7 +41,7 @@ from zq.model.topics import Retention
 from zq.serving.migrate_command import Migration, Options, Store, migrate
 from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, release, write
 from zq.storage import check, connect
-from zq.storage.api import Storage
+from zq.storage.api import DocumentController, Storage
 from zq.storage.capabilities import ParcelController
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.parcels import ParcelReader
@@ -81,9 +83,6 @@ class Mortal:
 
     def last_clock(self) -> float | None:
         return self._storage.parcels.last_clock()
-
-    def abort_overdue(self, now: float) -> object:
-        return self._storage.parcels.abort_overdue(now)
 
     def adopt(self, *arguments: object) -> None:
         self._left -= 1
@@ -365,6 +364,106 @@ def test_a_completed_migration_does_not_hide_later_data(embedded: Pair) -> None:
         moved(embedded, resume=True)
 
 
+class WritesEnd:
+    """The documents of a store in which each write after the first ``left`` fails."""
+
+    def __init__(self, documents: DocumentController, left: list[int]) -> None:
+        self._documents = documents
+        self._left = left
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._documents, name)
+
+    def put(self, *arguments: object, **options: object) -> object:
+        self._count()
+        return self._documents.put(*arguments, **options)
+
+    def delete(self, *arguments: object, **options: object) -> object:
+        self._count()
+        return self._documents.delete(*arguments, **options)
+
+    def _count(self) -> None:
+        if self._left[0] == 0:
+            raise Killed
+        self._left[0] -= 1
+
+
+def move_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+    """Migrate, killed before each write of a record. Assert that servers refuse the source of a copy."""
+    for writes in count():
+        with monkeypatch.context() as patched:
+            patched.setattr("zq.serving.migrate_command.RECORD_INTERVAL", math.inf)
+            left = [writes]
+            for storage in pair:
+                patched.setattr(storage, "documents", WritesEnd(storage.documents, left))
+            try:
+                code, lines = moved(pair, resume=True, **options)
+                break
+            except Killed:
+                pass
+        has_copy = bool(pair.target.parcels.export("acme", "", 1, pair.target.now()).items)
+        assert not (has_copy and is_served(pair.source))
+    assert (code, lines[-1].startswith("This migration was completed at 2")) == (0, True), lines
+    assert writes >= 5
+
+
+@pytest.mark.parametrize("projects", [None, ["acme"]])
+def test_a_migration_that_is_killed_between_its_records_is_resumed(
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch, projects: list[str] | None
+) -> None:
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
+    move_in_steps(embedded, monkeypatch, projects=projects)
+    for _ in range(2):
+        assert [is_served(storage) for storage in embedded] == [projects is not None, True]
+        code, [line] = moved(embedded, projects=projects, resume=True)
+        assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
+    with pytest.raises(StartRefused, match=r"was completed at .*\. Use another target\.$"):
+        moved(embedded, projects=projects)
+
+
+def test_a_new_migration_does_not_end_like_an_earlier_one(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target has the record of an earlier migration from the source, which was released and used again."""
+    scene = Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs"))
+    scene.post(2)
+    assert moved(embedded)[0] == 0
+    release(embedded.source.documents, scene.now)
+    empty(embedded.target, scene.queue)
+    scene.post()
+    move_in_steps(embedded, monkeypatch)
+    assert len(Scene(embedded.target, scene.clock, scene.queue).walk()) == 3
+
+
+def is_served(storage: Storage) -> bool:
+    try:
+        check_served(storage.documents, storage.now())
+    except StartRefused:
+        return False
+    return True
+
+
+def test_a_source_that_was_released_during_the_migration_is_refused(
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The running command notices the release, and its repeat is refused, even if no server has used the source."""
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
+    with monkeypatch.context() as patched:
+        after_the_copy(patched, lambda: release(embedded.source.documents, embedded.source.now()))
+        code, lines = moved(embedded)
+    assert (code, lines[-2]) == (1, "The source was released during the migration."), lines
+    check_served(embedded.source.documents, embedded.source.now())
+    with pytest.raises(StartRefused, match="The source was released after this migration began"):
+        moved(embedded, resume=True)
+    empty(embedded.target, QueueRef("acme", "jobs"))
+    release(embedded.target.documents, embedded.target.now())
+    assert moved(embedded)[0] == 0
+
+
+def empty(storage: Storage, queue: QueueRef) -> None:
+    """Delete the queue, and its messages at once."""
+    storage.queues.delete(queue)
+    storage.maintain(storage.now())
+
+
 def occupied(pair: Pair) -> str:
     pair.target.documents.put(DocumentRef("acme", "topic", "a"), b"{}", pair.target.now())
     return "The target is not empty: project 'acme'"
@@ -395,15 +494,44 @@ def moved_before(pair: Pair) -> str:
     return "The data of the source was moved to redis:other"
 
 
+def everything(pair: Pair) -> list[object]:
+    """Return all contents of both stores, with the records of migrations and the stages."""
+    return [
+        (
+            [contents(storage.parcels, project, storage.now()) for project in ("", "acme")],
+            storage.transactions.list("acme", Work.STAGE, "", 9, storage.now()).items,
+        )
+        for storage in pair
+    ]
+
+
 @pytest.mark.parametrize("obstacle", [occupied, staged, with_pools, of_another, incomplete, moved_before])
 def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obstacle: Callable[[Pair], str]) -> None:
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)
-    before = embedded.target.documents.get(TARGET, embedded.target.now())
+    before = everything(embedded)
     with pytest.raises(StartRefused, match=sentence) as refusal:
         moved(embedded, resume=obstacle is of_another)
     assert ("--release" in str(refusal.value)) == (obstacle in (of_another, incomplete, moved_before))
-    assert embedded.target.documents.get(TARGET, embedded.target.now()) == before
+    assert everything(embedded) == before
+
+
+def test_open_commits_are_unchanged_until_nothing_can_be_refused(embedded: Pair) -> None:
+    """The stage of another project causes a refusal. Only the commits of the projects to move are completed."""
+    scenes = [Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef(one, "jobs")) for one in "ab"]
+    for scene in scenes:
+        scene.stage("done", 3)
+        assert scene.decide(1, ["done"]).open
+    scenes[1].stage("night")
+    work, now = embedded.source.transactions, scenes[0].now
+    before = work.find_unfinished_commits(now)
+    assert len(before) == 2
+    with pytest.raises(StartRefused, match="night of project 'b'"):
+        moved(embedded)
+    assert work.find_unfinished_commits(now) == before
+    assert moved(embedded, projects=["a"])[0] == 0
+    assert [one.project for one in work.find_unfinished_commits(now)] == ["b"]
+    assert len(Scene(embedded.target, scenes[0].clock, scenes[0].queue).walk()) == 3
 
 
 def test_stages_are_dropped_if_allowed(embedded: Pair) -> None:
@@ -430,7 +558,7 @@ def from_mongodb(stores: Stores, tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
-    """The migration waits for the commit within its time limit; afterwards its stages are listed again."""
+    """The migration waits for the commit within its time limit; afterwards it is aborted to drop its stages."""
     client = from_mongodb.source._client
     job = Job(client)
     job.dies("begun")
@@ -438,9 +566,13 @@ def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
     with pytest.raises(StartRefused, match=r"producer 'etl' of project 'acme' is under way\. Wait \d+ sec"):
         moved(from_mongodb, drop_stages=True)
     client.messages.update_many({"state": "preparing"}, {"$set": {"due": 0}})
-    with pytest.raises(StartRefused, match=r"Stages of open transactions cannot be moved: stage\.0"):
+    before = list(client.messages.find())
+    with pytest.raises(StartRefused, match="a commit of producer 'etl' of project 'acme' was interrupted"):
         moved(from_mongodb)
-    assert len(job.input.storage.transactions.list("acme", Work.STAGE, "", 9, job.input.now).items) == 3
+    assert list(client.messages.find()) == before
+    assert moved(from_mongodb, drop_stages=True)[0] == 0
+    there = Scene(from_mongodb.target, job.input.clock, job.input.queue)
+    assert sorted(message.id for message in there.walk()) == sorted(job.taken)
 
 
 def test_a_search_on_mongodb_has_no_common_time_limit(from_mongodb: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,13 +640,13 @@ def test_servers_refuse_both_stores_until_the_end(embedded: Pair) -> None:
     with pytest.raises(Killed):
         moved(embedded, target=Mortal(embedded.target, 1, True))
     for storage, sentence in zip(
-        embedded, ("is being moved to redis:target", "a part of the data of rocksdb:source"), strict=True
+        embedded, ("is being moved to redis:target. Repeat", "a part of the data of rocksdb:source"), strict=True
     ):
         with pytest.raises(StartRefused, match=sentence):
             check_served(storage.documents, storage.now())
     assert moved(embedded, resume=True)[0] == 0
     check_served(embedded.target.documents, embedded.target.now())
-    with pytest.raises(StartRefused, match="was moved to redis:target"):
+    with pytest.raises(StartRefused, match="was moved to redis:target. Use the target"):
         check_served(embedded.source.documents, embedded.source.now())
 
 

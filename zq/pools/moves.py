@@ -452,9 +452,9 @@ class Moves:
             return
         stages = work.list(project, Work.STAGE, "", 1, now).items
         store: object = self._catalogue
-        undecided = store.parcels.abort_overdue(now) if isinstance(store, MigratableStorage) else ()
-        projects = {*(one.project for one in undecided), *(one.project for one in work.find_unfinished_commits(now))}
-        if stages or project in projects:
+        undecided = store.parcels.find_undecided_commits(project, now) if isinstance(store, MigratableStorage) else ()
+        unfinished = (one.project for one in work.find_unfinished_commits(now))
+        if stages or undecided or project in unfinished:
             raise MoveRefused(
                 "The project has open stages or commits, which only the default pool supports. Wait until they are "
                 "committed or dropped."

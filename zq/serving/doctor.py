@@ -32,6 +32,7 @@ from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
 from zq.serving.upgrade_command import UpgradeStatus
 from zq.storage import diagnose
+from zq.storage.api import Storage
 
 # The result of ``adjtimex`` if no time service synchronises the clock.
 UNSYNCHRONISED: Final = 5
@@ -67,6 +68,8 @@ def check_start(chosen: Settings) -> int:
             Check("address", partial(check_address, chosen)),
             Check(STORE, partial(_open, chosen, opened, [])),
         ]
+        if chosen.shared_store:
+            checks.append(Check("start", partial(check_served, chosen), needs=STORE))
         results = _print(diagnosis.run(checks, unknown="fail"))
     failed = [result for result in results if result.status == "fail"]
     for result in failed[:1]:
@@ -306,19 +309,27 @@ def check_quotas(page: Scrape) -> Finding:
     return fail(found, advice) if share >= 1 else warn(found, advice)
 
 
+def check_served(chosen: Settings) -> Finding:
+    """Open the existing store as a server does. A migration, for example, can prevent this."""
+    _open_existing(chosen).close()
+    return ok("Servers can use the store.")
+
+
+def _open_existing(chosen: Settings) -> Storage:
+    def reject() -> NoReturn:
+        raise NotFound(f"There is no store at {without_secrets(chosen.storage.uri)} yet.")
+
+    return open_stores(structs.replace(chosen, storage=structs.replace(chosen.storage, wait=False)), reject)
+
+
 def read_status(chosen: Settings) -> UpgradeStatus:
     """Return the store's level (version of the data format), and the zq versions of the servers that use the store.
 
     If several servers can share the store, the function reads the store. Otherwise, it queries the server through the
     control socket. Raises ``NotFound`` if there is no store yet, or if the server cannot be reached.
     """
-
-    def reject() -> NoReturn:
-        raise NotFound(f"There is no store at {without_secrets(chosen.storage.uri)} yet.")
-
     if chosen.shared_store:
-        at_once = structs.replace(chosen, storage=structs.replace(chosen.storage, wait=False))
-        with closing(open_stores(at_once, reject)) as storage:
+        with closing(_open_existing(chosen)) as storage:
             return upgrade_command.read_status(storage)
     if not chosen.server.control:
         raise NotFound("Without [server] control, the version of the server is unknown.")

@@ -26,18 +26,18 @@ from msgspec.structs import replace
 
 from zq.errors import CommitRunning, Invalid, StartRefused, Unavailable, ZqError
 from zq.logs import holds_password, without_secrets
-from zq.model import Page, Seconds, store_uri
+from zq.model import Page, Seconds, UnfinishedCommit, store_uri
 from zq.model.contents import Contents
 from zq.model.parcels import DocumentParcel, Parcel
 from zq.model.pools import POOL
 from zq.model.quotas import Work
 from zq.serving import migration_record, settings
 from zq.serving.features import SERVER_RECORDS
-from zq.serving.migration_record import DEPLOYMENT, KIND, SOURCE, SourceRecord, TargetRecord
+from zq.serving.migration_record import DEPLOYMENT, KIND, SOURCE, TARGET, SourceRecord, TargetRecord
 from zq.serving.settings import Configuration
 from zq.storage import connect, find_driver
 from zq.storage.api import Storage
-from zq.storage.capabilities import MigratableStorage, ParcelController
+from zq.storage.capabilities import MigratableStorage, ParcelController, UndecidedCommit
 
 USAGE: Final = "zq-server migrate rocksdb:///var/lib/zq redis://127.0.0.1/0"
 # Number of parcels in one page.
@@ -178,12 +178,16 @@ def migrate(source: Store, target: Store, options: Options, report: Callable[[st
         record = migration.check()
     except CommitRunning as error:
         raise StartRefused("A commit is under way in one of the stores. Wait ten seconds, and try again.") from error
-    if record.finished is not None:
-        when = datetime.fromtimestamp(record.finished, UTC).isoformat(" ", "seconds")
-        report(f"This migration was completed at {when}. Later changes to the stores are not compared.")
-        return 0
     checked = time.monotonic()
     try:
+        if record.finished is not None:
+            migration.finish(record)
+            report(
+                f"This migration was completed at {_format_time(record.finished)}. Later changes to the stores are not "
+                "compared."
+            )
+            return 0
+        migration.begin(record)
         migration.copy(record)
         report(f"Copied in {time.monotonic() - checked:,.0f} seconds. Comparing both stores.")
         migration.compare(record)
@@ -214,9 +218,7 @@ class Migration:
     def check(self) -> TargetRecord:
         """Check that the stores can be migrated. Return the target's record, which contains the position of the copy.
 
-        If the migration is not complete yet, this method also finishes the incomplete commits of the source. If the
-        option ``drop_stages`` is set, it deletes uncommitted messages (stages). Raises ``StartRefused`` if the stores
-        cannot be migrated.
+        This method changes nothing. Raises ``StartRefused`` if the stores cannot be migrated.
         """
         for obstacle in self._find_servers(self._read_clocks(), time.monotonic()):
             raise StartRefused(obstacle)
@@ -246,9 +248,30 @@ class Migration:
         record = self._find_record(there)
         if record.finished is None:
             self._check_deployment(now)
-            self._complete_commits()
-            self._drop_stages()
+            self._check_commits(now)
+            self._check_stages()
         return record
+
+    def begin(self, record: TargetRecord) -> None:
+        """Write the records of the migration to both stores, and prepare the source.
+
+        The method finishes the incomplete commits of the projects. If the option ``drop_stages`` is set, it deletes
+        uncommitted messages (stages). The order of the first three writes distinguishes a kill between them from a
+        completed migration, and from a source that was released during the migration.
+        """
+        stored = self._read_target_record()
+        if stored is not None and stored.finished is not None:
+            with _failures_of("target"):
+                self._target.documents.delete(TARGET, self._target.now())
+        with _failures_of("source"):
+            migration_record.write(self._source.documents, SourceRecord(self._names[1]), self._source.now())
+        self._note(record)
+        with _failures_of("target"):
+            self._target.documents.delete(SOURCE, self._target.now())
+        with _failures_of("source"):
+            self._complete_commits()
+            for project, name in self._find_stages() if self._options.drop_stages else ():
+                self._source.transactions.drop_stage(project, name)
 
     def copy(self, record: TargetRecord) -> None:
         """Copy the projects from the position in the record. Raises ``MigrationIncomplete`` if a store fails.
@@ -257,11 +280,6 @@ class Migration:
         messages take about a minute.
         """
         copied, noted, reported = 0, 0.0, time.monotonic()
-        self._note(record)
-        with _failures_of("source"):
-            migration_record.write(self._source.documents, SourceRecord(self._names[1]), self._source.now())
-        with _failures_of("target"):
-            self._target.documents.delete(SOURCE, self._target.now())
         for project in (one for one in self._projects if one >= record.project):
             record = replace(record, project=project, after=record.after if project == record.project else "")
             for page in self._pages("source", project, record.after, self._source.now):
@@ -288,6 +306,8 @@ class Migration:
         differences += self._find_servers(clocks, began)
         with _failures_of("source"):
             new = self._find_projects().difference(self._projects)
+            if self._read_source_record() is None:
+                differences.append("The source was released during the migration.")
         differences += [f"Project {one!r} is new in the source: a server is using the source." for one in sorted(new)]
         if differences:
             self._note(replace(record, project="", after=""))
@@ -296,14 +316,19 @@ class Migration:
             raise MigrationIncomplete(f"{RESUME_HINT} If the stores still differ then, use an empty target.")
 
     def finish(self, record: TargetRecord) -> None:
-        """Record in both stores that the migration is complete."""
-        now = self._source.now()
+        """Record in both stores that the migration is complete. Repeatable.
+
+        The source's record is changed last. Until then, servers refuse to start on the source, and a repeat of the
+        command completes this step.
+        """
+        if record.finished is None:
+            self._note(replace(record, project="", after="", finished=self._target.now()))
         with _failures_of("source"):
-            if self._options.projects is None:
+            now, source = self._source.now(), self._read_source_record()
+            if self._options.projects is None and (source is None or source.finished is None):
                 migration_record.write(self._source.documents, SourceRecord(self._names[1], now), now)
-            else:
+            elif self._options.projects is not None and source is not None:
                 self._source.documents.delete(SOURCE, now)
-        self._note(replace(record, project="", after="", finished=self._target.now()))
 
     def _find_projects(self) -> set[str]:
         if self._options.projects is not None:
@@ -341,15 +366,23 @@ class Migration:
     def _find_record(self, now: Seconds) -> TargetRecord:
         """Return the record in the target, or a new one if the target has no data of the projects."""
         new = TargetRecord(self._names[0], None if self._options.projects is None else self._projects)
-        stored = migration_record.read_target(self._target.documents, now)
+        stored = self._read_target_record()
         if stored is not None:
             is_same = (stored.source, stored.projects) == (new.source, new.projects)
-            if is_same and self._options.resume and (stored.finished is None or self._is_moved()):
+            is_marked = self._read_source_record() is not None
+            # If only some projects were moved, the source has no record after the migration, because it is served.
+            can_resume = is_marked or (stored.finished is not None and self._options.projects is not None)
+            if is_same and self._options.resume and can_resume:
                 return stored
             if stored.finished is None and not is_same:
                 raise StartRefused(
                     f"The target belongs to another migration, whose source is {stored.source}. Use another target, "
                     f"or empty the target and release it: {RELEASE}"
+                )
+            if stored.finished is None and not can_resume:
+                raise StartRefused(
+                    "The source was released after this migration began, so servers may have changed it. Use another "
+                    f"target, or empty the target and release it: {RELEASE}"
                 )
             if stored.finished is None:
                 raise StartRefused(
@@ -357,16 +390,21 @@ class Migration:
                 )
         for project in self._projects:
             if _movable(project, self._to.export(project, "", PAGE, now).items):
-                raise StartRefused(
-                    f"The target is not empty: project {project!r} has data there. Use another target, or delete "
-                    "the data."
-                )
+                reason = "Use another target, or delete the data."
+                if stored is not None and stored.finished is not None:
+                    when = _format_time(stored.finished)
+                    reason = f"A migration from {stored.source} was completed at {when}. Use another target."
+                raise StartRefused(f"The target is not empty: project {project!r} has data there. {reason}")
+        self._check_source()
         return new
 
-    def _is_moved(self) -> bool:
-        """Return whether the source has a record of the completed migration. Servers refuse to serve such a store."""
-        source = migration_record.read_source(self._source.documents, self._source.now())
-        return source is not None and source.finished is not None
+    def _read_target_record(self) -> TargetRecord | None:
+        return migration_record.read_target(self._target.documents, self._target.now())
+
+    def _read_source_record(self) -> SourceRecord | None:
+        """Return the source's record of a migration to this target."""
+        stored = migration_record.read_source(self._source.documents, self._source.now())
+        return stored if stored is not None and stored.target == self._names[1] else None
 
     def _check_deployment(self, now: Seconds) -> None:
         """Raise ``StartRefused`` if the migration would leave deployment-wide records behind in the source."""
@@ -381,29 +419,42 @@ class Migration:
         with _failures_of("target"):
             migration_record.write(self._target.documents, record, self._target.now())
 
-    def _complete_commits(self) -> None:
-        """Finish the incomplete commits (transactions) of the source.
+    def _check_commits(self, now: Seconds) -> None:
+        """Raise ``StartRefused`` if a commit of the projects is undecided.
 
-        A commit that is undecided after its time limit is aborted, and a decided commit is completed. Raises
-        ``StartRefused`` if a commit is undecided within its time limit.
+        With the option ``drop_stages``, a commit whose time limit has passed is accepted, because ``begin`` aborts it
+        and drops its stages.
         """
+        for project, producer, seconds in self._find_undecided(now):
+            if seconds > 0:
+                raise StartRefused(
+                    f"A commit of producer {producer!r} of project {project!r} is under way. Wait {seconds:.0f} "
+                    "seconds, and repeat the command."
+                )
+            if not self._options.drop_stages:
+                raise StartRefused(
+                    f"Stages of open transactions cannot be moved: a commit of producer {producer!r} of project "
+                    f"{project!r} was interrupted. Let the producer repeat it, or drop its stages with --drop-stages."
+                )
+
+    def _find_undecided(self, now: Seconds) -> list[UndecidedCommit]:
+        return [one for project in self._projects for one in self._from.find_undecided_commits(project, now)]
+
+    def _find_unfinished(self, now: Seconds) -> list[UnfinishedCommit]:
+        return [one for one in self._source.transactions.find_unfinished_commits(now) if one.project in self._projects]
+
+    def _complete_commits(self) -> None:
+        """Finish the incomplete commits (transactions) of the projects: abort undecided and complete decided ones."""
         work, now = self._source.transactions, self._source.now()
-        for project, producer, seconds in self._from.abort_overdue(now):
-            raise StartRefused(
-                f"A commit of producer {producer!r} of project {project!r} is under way. Wait {seconds:.0f} seconds, "
-                "and repeat the command."
-            )
-        while opened := work.find_unfinished_commits(now):
+        for project, producer, _ in self._find_undecided(now):
+            self._from.abort_commit(project, producer, now)
+        while opened := self._find_unfinished(now):
             for commit in opened:
                 while work.continue_commit(commit.project, commit.producer, COMMIT_SLICE, now):
                     pass
 
-    def _drop_stages(self) -> None:
-        """Delete the stages (uncommitted messages) of the projects to move.
-
-        Raises ``StartRefused`` if there are stages but the option ``drop_stages`` is not set, or if the source has no
-        data to move.
-        """
+    def _check_stages(self) -> None:
+        """Raise ``StartRefused`` if there are stages (uncommitted messages), unless ``drop_stages`` is set."""
         stages = self._find_stages()
         if stages and not self._options.drop_stages:
             more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
@@ -412,18 +463,21 @@ class Migration:
                 f"Stages of open transactions cannot be moved: {names}{more}. Let their producers commit them, or drop "
                 "them with --drop-stages."
             )
-        now, staged = self._source.now(), {project for project, _ in stages}
+
+    def _check_source(self) -> None:
+        """Raise ``StartRefused`` if the source has no data to move."""
+        now = self._source.now()
+        used = {project for project, _ in self._find_stages()}
+        used |= {one.project for one in self._find_undecided(now)} | {one.project for one in self._find_unfinished(now)}
         empty = [
             one
             for one in self._projects
-            if one not in staged and not _movable(one, self._from.export(one, "", PAGE, now).items)
+            if one not in used and not _movable(one, self._from.export(one, "", PAGE, now).items)
         ]
         if self._options.projects is not None and empty:
             raise StartRefused(f"The source has no data of project {empty[0]!r}.")
         if len(empty) == len(self._projects):
             raise StartRefused("The source has no data.")
-        for project, name in stages:
-            self._source.transactions.drop_stage(project, name)
 
     def _find_stages(self) -> list[tuple[str, str]]:
         now, found = self._source.now(), list[tuple[str, str]]()
@@ -493,6 +547,10 @@ class Migration:
             self._report(f"All {sum(here[key].count for key in compared):,} compared items are equal.")
             self._report(f"SHA-256 digest of both: {total:064x}")
         return differences
+
+
+def _format_time(moment: Seconds) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds")
 
 
 @contextmanager

@@ -82,5 +82,7 @@ def check_served(documents: DocumentController, now: Seconds) -> None:
         )
     source = read_source(documents, now)
     if source is not None:
-        state = "is being moved" if source.finished is None else "was moved"
-        raise StartRefused(f"The data of this store {state} to {source.target}. Use the target store. {RELEASE}")
+        state, advice = "was moved", "Use the target store."
+        if source.finished is None:
+            state, advice = "is being moved", "Repeat zq-server migrate with --resume until the migration is complete."
+        raise StartRefused(f"The data of this store {state} to {source.target}. {advice} {RELEASE}")

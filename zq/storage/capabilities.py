@@ -68,7 +68,7 @@ class Snapshots(Protocol):
 class UndecidedCommit(NamedTuple):
     """A commit that a server is still preparing or aborting.
 
-    ``seconds`` is the time until the commit reaches its time limit.
+    ``seconds`` is the time until the commit reaches its time limit; 0 = the limit has passed.
     """
 
     project: str
@@ -132,11 +132,12 @@ class ParcelController(Protocol):
         """
         ...
 
-    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
-        """Abort all undecided commits whose time limit has passed, and return the undecided commits that remain.
+    def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
+        """Return the undecided commits of the project. If there are very many, the result may be incomplete."""
+        ...
 
-        The operation covers all projects. If there are very many undecided commits, it omits some of them.
-        """
+    def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
+        """Abort the producer's commit if it is undecided and its time limit has passed."""
         ...
 
     def last_clock(self) -> Seconds | None:

@@ -145,12 +145,22 @@ class Commits:
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [producers.unfinished_commit(record) for record in found]
 
-    def undecided(self) -> list[tuple[UnfinishedCommit, int]]:
-        """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits, with their deadlines in milliseconds."""
-        begun: BsonDocument = {"due": {"$exists": True}, "state": {"$in": [PREPARING, ABORTING]}}
+    def find_undecided(self, project: str) -> list[tuple[UnfinishedCommit, int]]:
+        """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits of the project, with their deadlines in ms."""
+        begun: BsonDocument = {
+            "due": {"$exists": True},
+            "state": {"$in": [PREPARING, ABORTING]},
+            "project": layout.encode_text(project),
+        }
         with self._client.verb():
             found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [(producers.unfinished_commit(record), int(record["due"])) for record in found]
+
+    def abort_overdue(self, project: str, producer: str, now: int) -> None:
+        """Abort the producer's commit if it is undecided and its deadline has passed."""
+        record = self._find(producers.identity(project, producer))
+        if record.get("state") in (PREPARING, ABORTING) and record["due"] <= now:
+            self._abort(record, RunningClock(now))
 
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort overdue undecided commits, remove expired stages, and return the number of removed staged messages.

@@ -135,13 +135,14 @@ class ParcelController:
         self._usages.forget(queue.project)
         return is_missing
 
-    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
-        moment = layout.ms(now)
-        self._commits.resume(moment, stages=False)
+    def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
         return [
-            UndecidedCommit(commit.project, commit.producer, max(0, due - moment) / 1000)
-            for commit, due in self._commits.undecided()
+            UndecidedCommit(commit.project, commit.producer, max(0, due - layout.ms(now)) / 1000)
+            for commit, due in self._commits.find_undecided(project)
         ]
+
+    def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
+        self._commits.abort_overdue(project, producer, layout.ms(now))
 
     def last_clock(self) -> Seconds | None:
         with self._client.verb():

@@ -94,8 +94,11 @@ class ParcelController:
             store.wait_durable()
         return True
 
-    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+    def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step
+
+    def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
+        pass
 
     def last_clock(self) -> Seconds | None:
         return None

@@ -141,8 +141,11 @@ class ParcelController:
     def delete_queue(self, queue: QueueRef, guard: Guard, sequence: int | None = None) -> bool:
         return queues.delete(self._store, queue, guard, sequence)
 
-    def abort_overdue(self, now: Seconds) -> Sequence[UndecidedCommit]:
+    def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
         return []  # a commit is decided in one step
+
+    def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
+        pass
 
     def last_clock(self) -> Seconds | None:
         return float(self._store.client.command(layout.CLOCK_KEY, b"GET", layout.CLOCK_KEY) or 0) / 1_000_000
