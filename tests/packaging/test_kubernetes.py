@@ -290,6 +290,35 @@ def test_ports_of_the_pod_are_those_of_the_options(
     assert chosen.auth.strategy == "token"
 
 
+@pytest.mark.parametrize(
+    ("pod_labels", "namespace_labels", "admitted"),
+    [
+        ({"zq-client": "true"}, None, True),
+        ({}, None, False),
+        ({}, {"zq-client": "true"}, True),
+        ({"zq-client": "true"}, {"kubernetes.io/metadata.name": "other"}, False),
+    ],
+    ids=["own client", "own pod", "ingress", "foreign client"],
+)
+def test_pods_with_the_label_and_namespaces_with_the_label_reach_the_port_of_clients(
+    pod_labels: dict[str, str], namespace_labels: dict[str, str] | None, admitted: bool
+) -> None:
+    """A peer without a selector of namespaces is in the namespace of the policy, which is ``None`` here."""
+    [policy] = documents((FOLDER / "base" / "network-policy.yaml").read_text())
+    peers = [peer for rule in policy["spec"]["ingress"] if {"port": "http"} in rule["ports"] for peer in rule["from"]]
+
+    def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        return dict(selector["matchLabels"]).items() <= labels.items()
+
+    def admits(peer: dict[str, Any]) -> bool:
+        of_pods, of_namespaces = peer.get("podSelector", {"matchLabels": {}}), peer.get("namespaceSelector")
+        if of_namespaces is None or namespace_labels is None:
+            return of_namespaces is namespace_labels and matches(of_pods, pod_labels)
+        return matches(of_namespaces, namespace_labels) and matches(of_pods, pod_labels)
+
+    assert any(map(admits, peers)) == admitted
+
+
 @pytest.mark.parametrize("overlay", SERVERS)
 def test_the_pod_drains_and_ends_before_kubernetes_kills_it(
     overlay: str, pod: dict[str, Any], container: dict[str, Any]
@@ -335,7 +364,7 @@ def test_the_store_of_shared_servers_is_in_a_secret() -> None:
 
 
 def test_a_server_with_the_options_of_the_pod_answers_its_probes(container: dict[str, Any], tmp_path: Path) -> None:
-    """Ports and store are those of the test. KEDA reads the depth with only a token, or the metrics of the queue."""
+    """Ports and store are those of the test. KEDA reads the depth or the metrics of the queue."""
     chosen = load("embedded")
     assert chosen.probes_address is not None
     ports = {chosen.probes_address[1]: free_port(), chosen.metrics.port: free_port()}

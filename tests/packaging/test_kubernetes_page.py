@@ -23,7 +23,7 @@ from tests.blocks import ROOT, section
 from tests.packaging.image import read_options
 from tests.packaging.test_kubernetes import OVERLAYS, check, documents
 from tests.prometheus import Prometheus
-from tests.reader import SHELL, environment, succeed
+from tests.reader import SHELL, environment, follow, succeed
 from tests.servers import ZqServer, ask, free_port
 from tests.stand_ins import Done, StandIns, done, run_zq_server
 from tests.stores import RedisServer
@@ -125,6 +125,8 @@ class Cluster:
         match rest:
             case ["create", *_]:
                 self._store(self._real(*words, "--dry-run=client", "--output=yaml"))
+            case ["kustomize", folder]:
+                return done(self._real("kustomize", str(self._clone / folder)).encode())
             case ["apply", "-k", folder]:
                 self.applied.add(folder)
                 self._store(self._real("kustomize", str(self._clone / folder)))
@@ -187,6 +189,12 @@ class Cluster:
             [locate("promtool") or "", "query", "instant", self._prometheus.url, expression], capture_output=True
         )
 
+    def image(self) -> str:
+        """Return the image of the servers."""
+        [server] = (each for (kind, _), each in self._objects.items() if kind in ("statefulset", "deployment"))
+        [container] = server["spec"]["template"]["spec"]["containers"]
+        return str(container["image"])
+
     def alerts(self) -> set[str]:
         """Return the names of the alerting rules of the cluster."""
         specs = [each["spec"] for (kind, _), each in self._objects.items() if kind == "prometheusrule"]
@@ -233,6 +241,7 @@ def test_the_page_leads_to_a_monitored_service_with_backups(
         assert cluster.applied == {f"deploy/kubernetes/{each}" for each in OVERLAYS if each not in SERVERS} | {
             f"deploy/kubernetes/{overlay}"
         }
+        assert cluster.image().endswith(":0.2.0")
         assert {"ZqBackupOld", "ZqFastBurn"} <= cluster.alerts()
         found = [(status, name) for status, name in LINE.findall(said) if name not in OF_THE_MACHINE]
         assert {name for _, name in found} >= {"server", "metrics", "servers", "level"}, said
@@ -244,3 +253,25 @@ def test_the_page_leads_to_a_monitored_service_with_backups(
         answer = ask(pod.server.url, "GET", "/v2/queues", headers={"Authorization": f"Bearer {token}"})
         assert answer.status == 200
         assert (pod.root / "var/lib/zq/restored").exists() == (overlay == "embedded")
+
+
+@pytest.mark.ability("kubectl")
+@pytest.mark.parametrize(
+    ("image", "applied"),
+    [
+        ("- name: zq\n  newName: registry.example.org/zq\n  newTag: 0.1.0\n", True),
+        (f"  - name: zq\n    newName: registry.example.org/zq\n    digest: sha256:{0:064}\n", True),
+        (f"- digest: sha256:{0:064}\n  name: zq\n  newName: registry.example.org/zq\n", True),
+        ("- name: zq\n  newName: registry.example.org/zq\n", False),
+    ],
+    ids=["tag", "digest", "kustomize edit", "neither"],
+)
+def test_an_upgrade_applies_the_new_image_or_nothing(image: str, applied: bool, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    file = tmp_path / "deploy/kubernetes/base/kustomization.yaml"
+    file.write_text(file.read_text().partition("images:\n")[0] + f"images:\n{image}")
+    [block] = (each for each in section("operations", "Deploy on Kubernetes") if "newTag" in each)
+    commands = block.partition("kubectl -n zq rollout")[0]
+    kubectl = f'kubectl() {{ if [[ $1 == apply ]]; then echo applied; else {locate("kubectl")} "$@"; fi; }}'
+    said = follow([*SHELL, f"{kubectl}\noverlay=shared\n{commands}"], tmp_path).stdout.split()
+    assert said == (["image:", "registry.example.org/zq:0.2.0", "applied"] if applied else [])

@@ -42,4 +42,23 @@ def test_a_place_with_another_version_is_named(clone: Path, place: str) -> None:
     sentence = f"devstack/release: {place} has version 9.9.9, but zq/__init__.py has {__version__}.\n"
     assert (done.returncode, done.stderr) == (2, sentence)
     (clone / place).write_text("\n")
-    assert release(clone).stderr == f"devstack/release: {place} has no version.\n"
+    assert release(clone).stderr == f"devstack/release: {place} has no version in the expected line.\n"
+
+
+def test_a_changelog_with_later_changes_is_refused(clone: Path) -> None:
+    """The changes below the first heading would not belong to the release."""
+    changelog = clone / "CHANGELOG.md"
+    changelog.write_text(changelog.read_text().replace("## [", "## [Unreleased]\n\n- A fix.\n\n## [", 1))
+    assert release(clone).stderr == "devstack/release: CHANGELOG.md has no version in the expected line.\n"
+
+
+def test_a_version_that_another_commit_has_is_refused(clone: Path) -> None:
+    """A release is a tag. The tagged commit itself may be built again, here until its package is missing."""
+    git = ("git", "-C", clone, "-c", "user.name=zq", "-c", "user.email=zq@example.org")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Release"], ["tag", f"v{__version__}"]):
+        subprocess.run([*git, *words], check=True)
+    assert "Another commit" not in release(clone).stderr
+    subprocess.run([*git, "commit", "-qm", "Fix", "--allow-empty"], check=True)
+    sentence = f"Another commit has the tag v{__version__}: write a new version into {', '.join(PLACES)}.\n"
+    done = release(clone)
+    assert (done.returncode, done.stderr) == (2, f"devstack/release: {sentence}")

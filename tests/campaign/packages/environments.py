@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Environments that pip fills, and servers that run in them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -23,8 +24,8 @@ def pip(home: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "--disable-pip-version-check"]
 
 
-def install(home: Path, wheel: Path, extras: str = "") -> None:
-    run(*pip(home), "install", "-q", f"zq-queue[{extras}] @ file://{wheel}" if extras else str(wheel))
+def install(home: Path, archive: Path, extras: str = "") -> None:
+    run(*pip(home), "install", "-q", f"zq-queue[{extras}] @ file://{archive}" if extras else str(archive))
 
 
 @contextmanager
@@ -57,9 +58,12 @@ def serving(home: Path, uri: str, asking: Path | None = None) -> Iterator[str]:
 
 
 def life_cycle(home: Path, url: str) -> None:
-    """Post a message, list it, pop it, and find the queue empty."""
+    """Post two messages, claim and delete one, pop the other, and find the queue empty."""
     zq = [home / "bin" / "zq", "--url", url, "--project", "acme"]
-    run(*zq, "post", "jobs", '{"n": 1}')
-    assert '"n":1' in run(*zq, "list", "jobs").stdout.replace(" ", "")
-    assert '"n":1' in run(*zq, "pop", "jobs").stdout.replace(" ", "")
+    for number in (1, 2):
+        run(*zq, "post", "jobs", json.dumps({"n": number}))
+    claimed = json.loads(run(*zq, "claim", "jobs", "--limit", "1").stdout)
+    assert claimed["body"] == {"n": 1}
+    run(*zq, "settle", "jobs", claimed["claim"], "--delete", claimed["id"])
+    assert json.loads(run(*zq, "pop", "jobs").stdout)["body"] == {"n": 2}
     assert run(*zq, "list", "jobs").stdout == ""

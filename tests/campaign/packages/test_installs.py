@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installations from a user's view: the wheel with each extra, the commands of installing.md, and the image.
+"""Installations from a user's view: the archives, each extra, the commands of installing.md, and the image.
 
 Each extra installs only its packages; with the extra of each store a message passes through a server.
 """
@@ -49,6 +49,20 @@ def test_each_extra_brings_what_it_says(home: Path, wheel: Path, stores: Stores,
         assert f"pip install 'zq-queue[{extra}]'" in refused.stderr
         install(home, wheel, extra)
         with serving(home, uri) as url:
+            life_cycle(home, url)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+def test_each_archive_serves_redis_alone_then_the_embedded_store(
+    pattern: str, dist: Path, stores: Stores, tmp_path: Path
+) -> None:
+    """The environment is empty at first. pip builds the source archive."""
+    [archive] = dist.glob(pattern)
+    home = environment(tmp_path / "venv")
+    for extras, driver in (("cli,server,redis", "redis"), ("rocksdb", "rocksdb")):
+        install(home, archive, extras)
+        with serving(home, stores.empty(driver, tmp_path, "c")) as url:
             life_cycle(home, url)
 
 
