@@ -646,7 +646,7 @@ def test_servers_refuse_both_stores_until_the_end(embedded: Pair) -> None:
             check_served(storage.documents, storage.now())
     assert moved(embedded, resume=True)[0] == 0
     check_served(embedded.target.documents, embedded.target.now())
-    with pytest.raises(StartRefused, match="was moved to redis:target. Use the target"):
+    with pytest.raises(StartRefused, match=r"was moved to redis:target\. Use the target"):
         check_served(embedded.source.documents, embedded.source.now())
 
 
