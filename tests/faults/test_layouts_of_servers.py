@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout number of shared stores: a store with another number is refused unchanged."""
+"""The layout of shared stores: those of the released version have all their contents; others are refused unchanged."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from redis import Redis
 
+from tests.data import make_released
 from tests.stores import MongoServer, RedisServer
-from zq.conformance.builders import drafts
+from zq.auth.tokens import TokenVerifier, format_token
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts
 from zq.errors import StartRefused
 from zq.model import QueueRef
 from zq.storage import mongodb, redis
@@ -84,3 +88,32 @@ def test_a_redis_store_of_another_layout_is_refused_unchanged(store: RedisServer
             b"other": b"value",
         }
         assert heard.get_message(timeout=0.2) is None
+
+
+@pytest.mark.parametrize("kind", ["mongodb", "redis"])
+def test_the_store_of_the_released_version_has_all_its_contents(kind: str, server: MongoServer) -> None:
+    """Queues, messages in all states, claims, topics, subscriptions and tokens are as the released version read them.
+
+    The store can then be used.
+    """
+    described, files = make_released.read_descriptions()[kind], make_released.read_files()
+    with ExitStack() as started:
+        if kind == "redis":
+            given = RedisServer(None)
+            (given.folder / "dump.rdb").write_bytes(files["dump.rdb"])
+            storage = started.enter_context(closing(redis.connect(started.enter_context(given).uri)))
+        else:
+            with server.client() as client:
+                client.drop_database("zq")
+            make_released.load_mongodb(server, files["mongodb.bson"])
+            storage = started.enter_context(closing(mongodb.connect(server.uri)))
+        scene = Scene(storage, ManualClock(described["now"]), make_released.JOBS)
+        assert len({kind for kind, *_ in described["items"]}) == 9
+        assert len(described["claims"]) == 3
+        assert list(make_released.find_differences(described, make_released.describe(scene))) == []
+        verified = TokenVerifier(storage.documents, scene.clock).verify(format_token(*make_released.TOKEN))
+        assert not isinstance(verified, str), verified
+        assert verified[0].scopes == ("observe:jobs",)
+        assert scene.fence("job").epoch == 3
+        posted = scene.post(1)
+        assert posted[0] in scene.claimable()

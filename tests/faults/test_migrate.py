@@ -21,6 +21,7 @@ import redis
 
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
+from tests.data import make_released
 from tests.faults.job import Job
 from tests.reader import PYTHON, SHELL, succeed
 from tests.rotation import SEED, rotated
@@ -45,6 +46,7 @@ from zq.storage.api import DocumentController, Storage
 from zq.storage.capabilities import ParcelController
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.parcels import ParcelReader
+from zq.storage.rocksdb import connect as connect_embedded
 
 pytestmark = pytest.mark.one_store
 
@@ -221,6 +223,39 @@ def test_a_killed_migration_is_resumed(
     assert_moved(embedded)
     code, [line] = moved(embedded, resume=True)
     assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
+
+
+class Stopped:
+    """A store whose clock stands at a time."""
+
+    def __init__(self, storage: Storage, now: float) -> None:
+        self._storage = storage
+        self._now = now
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._storage, name)
+
+    def now(self) -> float:
+        return self._now
+
+
+def test_the_store_of_the_released_version_moves_to_redis(store: RedisServer, tmp_path: Path) -> None:
+    """All items except live claims are as the released version read them, at the time when it wrote the store."""
+    described = make_released.read_descriptions()["rocksdb"]
+    (tmp_path / "store").mkdir()
+    for name, content in make_released.read_files("released.tar.xz").items():
+        (tmp_path / "store" / name).write_bytes(content)
+    with (
+        closing(connect_embedded(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)) as source,
+        closing(connect(store.uri)) as target,
+    ):
+        pair = Pair(*(Stopped(storage, described["now"]) for storage in (source, target)))
+        code, lines = moved(pair)
+        assert code == 0, lines
+        scene = Scene(target, ManualClock(described["now"]), make_released.JOBS)
+        found = make_released.describe(scene)
+        for part in ("items", "subscriptions", "tokens"):
+            assert list(make_released.find_differences(described[part], found[part])) == []
 
 
 def test_an_adopted_store_has_no_contradictions(tmp_path: Path) -> None:
