@@ -23,10 +23,12 @@ from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
 from tests.data import make_released
 from tests.faults.job import Job
+from tests.features import core_with_subscriptions
 from tests.reader import PYTHON, SHELL, succeed
 from tests.rotation import SEED, rotated
 from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.stores import RedisServer, Stores
+from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.client import Client
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, make_key
@@ -35,6 +37,7 @@ from zq.conformance.topic_builders import Log
 from zq.errors import StartRefused, Unavailable
 from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef
+from zq.model.identity import SignedUrlOptions
 from zq.model.parcels import Parcel, StoredItem, facts
 from zq.model.pools import pool_ref
 from zq.model.quotas import Work
@@ -47,6 +50,10 @@ from zq.storage.capabilities import ParcelController
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.parcels import ParcelReader
 from zq.storage.rocksdb import connect as connect_embedded
+from zq.subscriptions.model import Source
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
+from zq.subscriptions.subscriptions import Terms
 
 pytestmark = pytest.mark.one_store
 
@@ -192,10 +199,26 @@ def assert_moved(pair: Pair) -> None:
 
 
 def test_a_store_moves_to_another_store(pair: Pair) -> None:
-    """All items are equal, and a marker of the source misses no later message of the target (L6)."""
+    """All items are equal, and a marker of the source misses no later message of the target (L6).
+
+    Tokens and subscriptions of the source are valid on the target. ``tests/model/test_migrating.py`` compares stores
+    that move with the models of the state machines.
+    """
     clock = scribble(pair.source, SEED)
+    token = Tokens(pair.source.documents, clock).create(Grant(project="acme", roles=["reader"]))
+    policy = SubscriptionPolicy(sealer=SecretSealer(lambda: SignedUrlOptions(secret_key="k" * 32)))
+    use_cases = [core_with_subscriptions(storage, clock, policy)[1].subscriptions for storage in pair]
+    owners = [Source("acme", kind, name) for kind, name in (("queue", "jobs"), ("queue", "b"), ("topic", "news"))]
+    for at, owner in enumerate(owners * 2):
+        use_cases[0].create(owner, Terms(f"http://127.0.0.1/{at}"))
     code, lines = moved(pair)
     assert code == 0, lines
+    identity, _ = TokenVerifier(pair.target.documents, clock).verify(token.text)
+    assert (identity.project, identity.roles) == ("acme", {"reader"})
+    for owner in owners:
+        listed = use_cases[1].list(owner, "", None)
+        assert listed == use_cases[0].list(owner, "", None)
+        assert len(listed.value.items) == 2
     old, new = (Scene(storage, clock, QueueRef("acme", "jobs")) for storage in pair)
     assert new.ready() == old.ready()
     assert_moved(pair)
@@ -208,20 +231,20 @@ def test_a_store_moves_to_another_store(pair: Pair) -> None:
     assert logs[1].publish("later", 2) == logs[1].sequences(after=end)
 
 
-@pytest.mark.parametrize(("last", "stored"), [(1, False), (9, False), (15, True)])
-def test_a_killed_migration_is_resumed(
-    embedded: Pair, monkeypatch: pytest.MonkeyPatch, last: int, stored: bool
-) -> None:
+def test_a_killed_migration_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is killed three times, each time at a random page, before or after the target has stored it."""
     monkeypatch.setattr("zq.serving.migrate_command.PAGE", 5)
     monkeypatch.setattr("zq.serving.migrate_command.RECORD_INTERVAL", 0)
-    scribble(embedded.source, SEED + last)
-    with pytest.raises(Killed):
-        moved(embedded, target=Mortal(embedded.target, last, stored))
+    scribble(pair.source, SEED)
+    chance = random.Random(SEED)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            moved(pair, target=Mortal(pair.target, chance.randint(1, 9), chance.random() < 0.5), resume=True)
     with pytest.raises(StartRefused, match="add --resume"):
-        moved(embedded)
-    assert moved(embedded, resume=True)[0] == 0
-    assert_moved(embedded)
-    code, [line] = moved(embedded, resume=True)
+        moved(pair)
+    assert moved(pair, resume=True)[0] == 0
+    assert_moved(pair)
+    code, [line] = moved(pair, resume=True)
     assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
 
 
@@ -256,6 +279,19 @@ def test_the_store_of_the_released_version_moves_to_redis(store: RedisServer, tm
         found = make_released.describe(scene)
         for part in ("items", "subscriptions", "tokens"):
             assert list(make_released.find_differences(described[part], found[part])) == []
+
+
+def test_a_killed_migration_of_an_embedded_store_is_resumed(embedded: Pair, tmp_path: Path) -> None:
+    """Each start of the source skips sequences of its queues and topics, which the target does not."""
+    uri = f"rocksdb://{tmp_path}/again"
+    with closing(connect(uri)) as source:
+        scribble(source, SEED)
+        with pytest.raises(Killed):
+            moved(Pair(source, embedded.target), target=Mortal(embedded.target, 3, True))
+    with closing(connect(uri)) as source:
+        code, lines = moved(Pair(source, embedded.target), resume=True)
+        assert code == 0, lines
+        assert_moved(Pair(source, embedded.target))
 
 
 def test_an_adopted_store_has_no_contradictions(tmp_path: Path) -> None:
@@ -682,6 +718,7 @@ def test_servers_refuse_both_stores_until_the_end(embedded: Pair) -> None:
     assert moved(embedded, resume=True)[0] == 0
     check_served(embedded.target.documents, embedded.target.now())
     with pytest.raises(StartRefused, match=r"was moved to redis:target\. Use the target"):
+    with pytest.raises(StartRefused, match="Use the target store"):
         check_served(embedded.source.documents, embedded.source.now())
 
 

@@ -8,7 +8,18 @@ import pytest
 
 from tests.stores import options_of
 
-MACHINES = ("pair", "batches", "settlements", "machine", "log", "publishing", "documents", "timeline", "subscribing")
+MACHINES = (
+    "pair",
+    "batches",
+    "settlements",
+    "machine",
+    "log",
+    "publishing",
+    "documents",
+    "timeline",
+    "subscribing",
+    "migrating",
+)
 pytest.register_assert_rewrite(*(f"tests.model.{name}" for name in MACHINES))
 
 

@@ -145,7 +145,11 @@ class Move(Struct, frozen=True):
 
     @property
     def estimate(self) -> Seconds:
-        """The estimated seconds for which the queues accept no changes."""
+        """The estimated seconds for which the queues accept no changes.
+
+        The estimate ignores history entries and idempotency keys, although they are copied too, because no operation of
+        a store counts them for one queue.
+        """
         return FIXED_SECONDS + self.messages / self.rate
 
 

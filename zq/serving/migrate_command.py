@@ -214,6 +214,7 @@ class Migration:
         self._options = options
         self._report = report
         self._projects = sorted(self._find_projects())
+        self._is_resumed = False
 
     def check(self) -> TargetRecord:
         """Check that the stores can be migrated. Return the target's record, which contains the position of the copy.
@@ -373,6 +374,7 @@ class Migration:
             # If only some projects were moved, the source has no record after the migration, because it is served.
             can_resume = is_marked or (stored.finished is not None and self._options.projects is not None)
             if is_same and self._options.resume and can_resume:
+                self._is_resumed = True
                 return stored
             if stored.finished is None and not is_same:
                 raise StartRefused(
@@ -539,7 +541,10 @@ class Migration:
             differences.append(
                 f"Project {project!r}: {counts[0]:,} {kind} in the source and {counts[1]:,} in the target differ."
             )
-        for project, queue in source.lower_counters(target):
+        # Each start of an embedded store skips sequences, so its counters are higher in a resumed migration. No server
+        # has assigned these sequences, because the source has had the record of the migration since the first run.
+        skips = self._is_resumed and self._from.last_clock() is None
+        for project, queue in () if skips else source.lower_counters(target):
             owner = f"queue {queue!r}" if queue else "the topic log"
             differences.append(f"Project {project!r}: the target has lower counters of {owner}.")
         if not differences:
