@@ -322,5 +322,12 @@ def test_alerts_fire_when_they_should(promtool: Callable[..., str]) -> None:
 
 
 def test_objectives_are_recorded_and_burn_rates_fire(promtool: Callable[..., str]) -> None:
-    """The rules are tested with a job that fails often, one that fails sometimes, and one that does not fail."""
-    promtool("test", Path(__file__).parent / "slo.yml")
+    """The rules are tested with a job that fails often, one that fails sometimes, and one that does not fail.
+
+    The test expects values of each recorded rule.
+    """
+    file = Path(__file__).parent / "slo.yml"
+    promtool("test", file)
+    checks = [check for test in yaml.safe_load(file.read_text())["tests"] for check in test["promql_expr_test"]]
+    valued = {name for check in checks if check["exp_samples"] for name, _ in records(check["expr"])}
+    assert valued == recorded()

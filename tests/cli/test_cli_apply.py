@@ -82,13 +82,17 @@ def make_token(url: str, project: str, **rights: Any) -> str:
     return token
 
 
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
-    """Start a server with tokens, quotas and pools."""
-    file = tmp_path_factory.mktemp("bootstrap") / "token"
+def server_with_pools(folder: Path) -> ZqServer:
+    """Return a server with tokens, quotas and pools, which the caller must start."""
+    file = folder / "token"
     file.write_text(ADMIN)
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    with ZqServer("memory:", config=CONFIG.format(file)) as server:
+    return ZqServer("memory:", config=CONFIG.format(file))
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZqServer]:
+    with server_with_pools(tmp_path_factory.mktemp("bootstrap")) as server:
         yield server
 
 
@@ -284,6 +288,21 @@ def test_a_token_with_other_rights_is_made_beside_the_old_one(team: Team) -> Non
     assert {token["id"] for token in team("token", "list")} == tokens
 
 
+def test_a_token_with_further_roles_is_drift_if_the_file_omits_roles(team: Team) -> None:
+    """Without ``roles``, a token must have the roles of a new token, which are the creator's without ``admin``."""
+    url, project = team.env["ZQ_URL"], team.project
+    (own,) = team("token", "list")
+    make_token(url, project, name="shop", roles=["member", "auditor"])
+    lines, _ = apply(team, "tokens: {shop: }", "--dry-run", code=8)
+    assert re.match(r"\+ token shop \(in addition to \w{10}, with other rights\)", lines[0])
+    apply(team, "tokens: {shop: }", "--create-tokens")
+    assert apply(team, "tokens: {shop: }") == (["Nothing to change."], [])
+    assert sorted(each["roles"] for each in team("token", "list") if each["id"] != own["id"]) == [
+        ["auditor", "member"],
+        ["member"],
+    ]
+
+
 def test_the_secret_of_a_new_token_is_shown_whatever_the_query(team: Team) -> None:
     text = "version: 1\ntokens: {a: , b: }"
     for form in ("json", "yaml"):
@@ -377,6 +396,24 @@ def test_a_pool_is_changed_without_its_credential(admin: Team) -> None:
         assert errors[0] == "pools.other.uri contains ***, the placeholder of an export: write the credential."
         with admin.client() as client:
             client.delete_pool("store")
+
+
+def test_a_pool_that_the_server_keeps_is_reported_before_any_change(tmp_path: Path, launcher: Launcher) -> None:
+    """The server keeps a pool with queues of any project, and the last pool of a flavor that the file does not name."""
+    with server_with_pools(tmp_path) as server:
+        admin = Team(server.url, tmp_path, launcher, roles=["admin", "member"])
+        apply(admin, "pools: {full: {uri: 'memory:', weight: 1}}\nflavors: {gold: {pools: [full]}}\nqueues: {kept: }")
+        assert apply(admin, "pools: {}\nqueues: {new: , kept: }", "--prune", code=6)[1] == [
+            "pool full is not in the file, but the flavor gold would have no pool left. Delete the flavor first.",
+            "Nothing was changed.",
+        ]
+        apply(admin, "queues: {orders: {settings: {_flavor: gold}}}")
+        assert apply(admin, "pools: {}\nflavors: {}\nqueues: {new: , kept: }", "--prune", code=6)[1] == [
+            "pool full is not in the file, but has queues, or had queues a few minutes ago. Move or delete the queues, "
+            "and try again after a few minutes.",
+            "Nothing was changed.",
+        ]
+        assert [queue["name"] for queue in admin("queue", "list")] == ["kept", "orders"]
 
 
 def test_a_flavor_without_pools_is_exported(admin: Team) -> None:

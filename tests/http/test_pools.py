@@ -197,9 +197,9 @@ def test_a_pool_is_shown_as_it_was_made(admin: Admin) -> None:
     admin.pool("p", weight=7, options={"a": 1})
     plain = {"name": "p", "uri": URI, "weight": 7, "flavor": None, "href": "/v2/pools/p"}
     assert admin.get("/v2/pools/p", 200).json == plain
-    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"options": {"a": 1}}
+    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"options": {"a": 1}, "has_queues": False}
     admin.pool("p", weight=8)
-    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"weight": 8, "options": {}}
+    assert admin.get("/v2/pools/p?detailed=true", 200).json == plain | {"weight": 8, "options": {}, "has_queues": False}
     admin.get("/v2/pools/q", 404)
 
 
@@ -332,6 +332,7 @@ def test_a_pool_with_queues_stays_where_it_is(admin: Admin) -> None:
     admin.pool("p")
     admin.api.put("/v2/queues/jobs", 201)
     assert admin.delete("/v2/pools/p", 403).json["title"] == "Unable to delete"
+    assert admin.get("/v2/pools?detailed=true", 200).json["pools"][0]["has_queues"]
     admin.patch("/v2/pools/p", 409, {"uri": OTHER})
     admin.patch("/v2/pools/p", 200, {"uri": URI.replace("//", "//zoe:new@")})
 

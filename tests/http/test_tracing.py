@@ -35,7 +35,11 @@ CONSUMER = {"traceparent": "00-11111111111111111111111111111111-2222222222222222
 UNSAMPLED = {"traceparent": f"00-{TRACE}-{PRODUCER}-00"}
 ONE: dict[str, Any] = {"messages": [{"body": 1}]}
 # SQS operations on a queue, with their fields.
-SQS: dict[str, dict[str, str]] = {"SendMessage": {"MessageBody": "x"}, "ReceiveMessage": {}, "ListQueues": {}}
+SQS: dict[str, dict[str, Any]] = {
+    "SendMessage": {"MessageBody": "x"},
+    "ReceiveMessage": {"VisibilityTimeout": 0},
+    "ListQueues": {},
+}
 # An address on which no server listens.
 NOWHERE = "http://127.0.0.1:9"
 Traced = Callable[..., Api]
@@ -356,15 +360,27 @@ def test_a_rate_limit_that_a_zaqar_client_sees_as_503_is_no_error(
     assert "error.type" not in span.attributes
 
 
+def test_a_long_poll_on_its_own_thread_has_its_waiting_time(traced: Traced, sent: Callable[[], list[Received]]) -> None:
+    """Under gunicorn, the request's thread waits."""
+    api = traced()
+    api.put(JOBS, 201)
+    post = threading.Timer(0.2, api.post, (f"{JOBS}/messages", 201, ONE))
+    post.start()
+    api.post(f"{JOBS}/claims?wait=20", 201, headers=CONSUMER)
+    post.join()
+    [receive] = [span for span in sent() if span.name == "receive jobs"]
+    assert 0.1 < receive.attributes["zq.waited"] <= receive.seconds
+
+
 def test_no_middleware_is_installed_while_tracing_is_off() -> None:
     assert tracing_feature(TracingOptions(), NO_EVENTS).middleware == ()
 
 
-def call_sqs(url: str, action: str, **fields: str) -> Any:
+def call_sqs(url: str, action: str, **fields: Any) -> Any:
     headers = {**PARENT, "X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
     answer = httpx.post(url, headers=headers, content=json.dumps(fields))
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    return answer.json() if answer.content else None
 
 
 class Blocked(SpanExporter):
@@ -646,9 +662,15 @@ def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> N
         queue = call_sqs(served.url, "CreateQueue", QueueName="mails")["QueueUrl"]
         for action, fields in SQS.items():
             call_sqs(served.url, action, **({"QueueUrl": queue, **fields} if action != "ListQueues" else {}))
-        wait_for(lambda: receiver.named("sqs:ListQueues"), 20, "the last span arrives")
+        [message] = call_sqs(served.url, "ReceiveMessage", QueueUrl=queue, VisibilityTimeout=60)["Messages"]
+        change = {"Id": "a", "ReceiptHandle": message["ReceiptHandle"]}
+        for seconds in (9, 0):
+            entry = {**change, "VisibilityTimeout": seconds}
+            call_sqs(served.url, "ChangeMessageVisibility", QueueUrl=queue, **entry)
+            call_sqs(served.url, "ChangeMessageVisibilityBatch", QueueUrl=queue, Entries=[entry])
+        wait_for(lambda: len(receiver.named("settle mails")) == 2, 20, "the last spans arrive")
         output = served.output
-    [[receive], [from_sqs]] = receiver.named("receive jobs"), receiver.named("receive mails")
+    [[receive], [from_sqs, *_]] = receiver.named("receive jobs"), receiver.named("receive mails")
     assert 0.2 < receive.attributes["zq.waited"] <= receive.seconds
     assert receive.links == from_sqs.links == [(TRACE, PRODUCER)]
     assert "zq.waited" not in from_sqs.attributes
@@ -656,6 +678,9 @@ def test_a_server_sends_spans_of_its_clients_and_of_sqs(receiver: Receiver) -> N
     assert len([span for span in receiver.named("store claims.create") if span.parent == receive.id]) >= 2
     assert all("zq.project" not in span.attributes for span in receiver.spans)
     assert [len(receiver.named(f"send {queue}")) for queue in ("jobs", "mails")] == [1, 1]
+    # A timeout of 0 releases the message; another one renews the claim.
+    names = ("sqs:ListQueues", "sqs:ChangeMessageVisibility", "sqs:ChangeMessageVisibilityBatch")
+    assert [len(receiver.named(name)) for name in names] == [1, 1, 1]
     assert f"trace_id='{TRACE}'" in output or f'"trace_id":"{TRACE}"' in output
 
 

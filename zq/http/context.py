@@ -63,9 +63,10 @@ class Context(falcon.Context):
     counted_as: int | None = None
     operation: str | None = None
     waits: bool = False
-    # Set by features: whether a GET may change data, the protocol of an SQS request, and the span of a traced request
-    # (``zq.tracing.requests.RequestSpan``).
+    # Set by features: whether a GET may change data, whether a request of SQS releases messages, its protocol, and the
+    # span of a traced request (``zq.tracing.requests.RequestSpan``).
     links_change: bool = False
+    releases: bool = False
     sqs: Any = None
     span: Any = None
 

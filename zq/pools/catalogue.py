@@ -153,6 +153,10 @@ class Pools:
         """Return the pool. Raises ``PoolNotFound`` if it does not exist."""
         return read_pool(self._stored(name))
 
+    def has_queues(self, name: str) -> bool:
+        """Return whether the pool has queues, or had queues a few minutes ago, so that it cannot be deleted."""
+        return bool(self._documents.list("", BOUND, index_prefix(name), "", 1, self._clock.now()).items)
+
     def put(self, name: str, raw: bytes) -> None:
         """Create or replace the pool ``name`` from a JSON body.
 
@@ -203,7 +207,7 @@ class Pools:
             raise PoolInUse(f"The pool {name} cannot be deleted, because it is the only pool of the flavor {flavor}.")
         self._reject_queues(name)
         now = self._clock.now()
-        if self._documents.delete(stored.ref, now, expected=stored.version) and self._has_queues(name):
+        if self._documents.delete(stored.ref, now, expected=stored.version) and self.has_queues(name):
             self._documents.put(stored.ref, stored.value, now, expected="")
             self._reject_queues(name)
 
@@ -296,7 +300,7 @@ class Pools:
             )
 
     def _reject_move(self, name: str) -> None:
-        if self._has_queues(name):
+        if self.has_queues(name):
             raise PoolConflict(
                 f"The uri of the pool {name} must not refer to another store, because the pool has queues."
             )
@@ -309,21 +313,18 @@ class Pools:
         name = former.ref.name
         if _parse_address(_split_uri(read_pool(former).uri)) == _parse_address(_split_uri(pool.uri)):
             return
-        if self._has_queues(name):
+        if self.has_queues(name):
             stored = self._find(name)
             if stored is not None and read_pool(stored).uri == pool.uri:
                 self._documents.put(former.ref, former.value, self._clock.now(), expected=stored.version)
             self._reject_move(name)
 
     def _reject_queues(self, name: str) -> None:
-        if self._has_queues(name):
+        if self.has_queues(name):
             raise PoolInUse(
                 f"The pool {name} has queues, or had queues a few minutes ago. Delete the queues, and try again after "
                 "a few minutes."
             )
-
-    def _has_queues(self, name: str) -> bool:
-        return bool(self._documents.list("", BOUND, index_prefix(name), "", 1, self._clock.now()).items)
 
     def _try(self, uri: str, embedded_is_open: bool) -> None:
         if embedded_is_open and _split_uri(uri).scheme in EMBEDDED:

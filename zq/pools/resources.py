@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import falcon
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from zq import wire
 from zq.http import query
@@ -28,6 +28,8 @@ class ShownPool(Struct, frozen=True):
     Attributes:
         uri: URI of the store. Its credential and its options are masked.
         options: Options of the pool. Only in responses to requests with ``detailed=true``.
+        has_queues: Whether the pool has queues, or had queues a few minutes ago, so that it cannot be deleted. Only in
+            responses to requests with ``detailed=true``.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ShownPool(Struct, frozen=True):
     flavor: str | None
     href: str
     options: dict[str, Any] | UnsetType = UNSET
+    has_queues: bool | UnsetType = UNSET
 
 
 class ShownFlavor(Struct, frozen=True):
@@ -89,6 +92,12 @@ class _Resource:
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
+    def _format(self, name: str, pool: Pool, detailed: bool) -> ShownPool:
+        shown = ShownPool(name, mask_uri(pool.uri), pool.weight, pool.flavor, _href(POOLS, name))
+        if detailed:
+            shown = structs.replace(shown, options=pool.options, has_queues=self._pools.has_queues(name))
+        return shown
+
 
 class PoolCollection(_Resource):
     """``/v2/pools``: a page of pools."""
@@ -98,7 +107,7 @@ class PoolCollection(_Resource):
     def on_get(self, req: Request, resp: falcon.Response) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list(query.text(req, "marker"), limit)
-        shown = [_format_pool(name, pool, bool(detailed)) for name, pool in page.items]
+        shown = [self._format(name, pool, bool(detailed)) for name, pool in page.items]
         link = query.next_page_query(page.next, limit=limit, detailed=detailed)
         resp.set_header("Content-Location", req.relative_uri)
         resp.data = encoding.page("pools", shown, POOLS, link)
@@ -110,7 +119,7 @@ class PoolItem(_Resource):
     policy = {"GET": "pools:get", "PUT": "pools:create", "PATCH": "pools:update", "DELETE": "pools:delete"}
 
     def on_get(self, req: Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_format_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
+        resp.data = wire.encode(self._format(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
 
     def on_put(self, req: Request, resp: falcon.Response, pool: str) -> None:
         self._pools.put(pool, query.body(req, required=True))
@@ -118,7 +127,7 @@ class PoolItem(_Resource):
         resp.set_header("Location", _href(POOLS, pool))
 
     def on_patch(self, req: Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_format_pool(pool, self._pools.patch(pool, query.body(req, required=True)), False))
+        resp.data = wire.encode(self._format(pool, self._pools.patch(pool, query.body(req, required=True)), False))
 
     def on_delete(self, _req: Request, resp: falcon.Response, pool: str) -> None:
         self._pools.delete(pool)
@@ -195,11 +204,6 @@ class FlavorItem(_Resource):
     def on_delete(self, req: Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.delete_flavor(req.context.project, flavor)
         resp.status = falcon.HTTP_204
-
-
-def _format_pool(name: str, pool: Pool, detailed: bool) -> ShownPool:
-    options = pool.options if detailed else UNSET
-    return ShownPool(name, mask_uri(pool.uri), pool.weight, pool.flavor, _href(POOLS, name), options)
 
 
 def _format_move(move: Move) -> ShownMove:

@@ -3,6 +3,9 @@
 
 Messages in a stage are invisible until the commit. Spark passes one stage per partition to the driver, from the task
 that succeeded. The stages of failed tasks are dropped or expire. A repeated commit of a batch has no effect.
+
+The option ``traceparent`` is the same for all batches of a stream. The sink sends no spans, so a context that it
+derived for each batch would name a span that no collector has.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -151,6 +151,7 @@ def delete_message_batch(call: Call, request: DeleteMessageBatch) -> BatchRespon
 def change_message_visibility_batch(call: Call, request: ChangeMessageVisibilityBatch) -> BatchResponse:
     """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
     queue, terms = _check_batch(call, request.queue_url, request.entries, "ChangeMessageVisibilityBatchRequestEntry")
+    call.request.context.releases = any(each.visibility_timeout == 0 for each in request.entries)
 
     def refusal(outcome: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
         return find_visibility_error(terms, outcome, one.receipt_handle, one.visibility_timeout)

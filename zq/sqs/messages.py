@@ -215,6 +215,7 @@ def change_message_visibility(call: Call, request: ChangeMessageVisibility) -> N
     """Restart a message's visibility timeout. Raises ``SqsError`` if another consumer has received the message."""
     queue, terms = find_queue(call, request.queue_url)
     handle, seconds = request.receipt_handle, request.visibility_timeout
+    call.request.context.releases = seconds == 0
     [outcome] = call.use_cases.messaging.handle(queue, [make_visibility_change(queue, handle, seconds)])
     if refusal := find_visibility_error(terms, outcome, handle, seconds):
         raise refusal

@@ -58,7 +58,11 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "sqs:ReceiveMessage": RECEIVE,
     "sqs:DeleteMessage": SETTLE,
     "sqs:DeleteMessageBatch": SETTLE,
+    "sqs:ChangeMessageVisibility": SETTLE,
+    "sqs:ChangeMessageVisibilityBatch": SETTLE,
 }
+# Operations that settle messages only if a timeout is 0, which releases a message. Otherwise, they renew claims.
+RENEWALS: Final = frozenset({"sqs:ChangeMessageVisibility", "sqs:ChangeMessageVisibilityBatch"})
 _random_ids: Final = RandomIdGenerator()
 
 
@@ -75,7 +79,6 @@ class RequestSpan:
         self.span_id = _random_ids.generate_span_id()
         self.links: Sequence[SpanContext] = ()
         self.store_calls: list[StoreCall] = []
-        self._began_to_wait: float | None = None
 
     @property
     def traceparent(self) -> str:
@@ -97,15 +100,6 @@ class RequestSpan:
                 if len(links) == MAX_LINKS:
                     break
         self.links = [*links.values()]
-
-    def wait(self) -> None:
-        """Record that the request waits for messages. Only the first call counts."""
-        if self._began_to_wait is None:
-            self._began_to_wait = time.monotonic()
-
-    def waited(self, now: float) -> float | None:
-        """Return the seconds for which the request has waited, or ``None`` if it has not waited."""
-        return None if self._began_to_wait is None else now - self._began_to_wait
 
 
 class RequestTracing:
@@ -138,8 +132,6 @@ class RequestTracing:
             return
         collect(None)
         if req.env.get(HANDOVER_KEY, NO_HANDOVER).pending is not None:
-            if req.context.waits:  # else the request only moves to another thread
-                span.wait()
             return
         project = getattr(req.context, "project", "") if self._names_project else ""
         self._recorder.record(_describe(req, resp, span, time.monotonic(), project))
@@ -179,6 +171,8 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
     operation = OPERATIONS.get(name)
     if operation is SETTLE and "pop" in req.params:
         operation = RECEIVE
+    if name in RENEWALS and not context.releases:
+        operation = None
     if operation is not None:
         target = getattr(context, "queue", None) or getattr(context, "topic", None)
         destination = target.name if target else ""
@@ -193,8 +187,9 @@ def _describe(req: Request, resp: falcon.Response, span: RequestSpan, now: float
         if context.messages is not None:
             attributes["messaging.batch.message_count"] = context.messages
     # The span includes the wait, like the response time that the client measures. Its length minus this is the work.
-    if (waited := span.waited(now)) is not None:
-        attributes["zq.waited"] = waited
+    # It is an attribute and no event, because a search for traces selects by attributes.
+    if context.waits and context.waited:
+        attributes["zq.waited"] = context.waited
     failed = (context.counted_as or status) >= 500
     if failed:
         attributes["error.type"] = str(status)

@@ -2,7 +2,7 @@
 """The kinds of objects that ``zq apply`` manages. Each kind can read, compare, change and export its objects."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
@@ -26,6 +26,7 @@ from zq.cli.declared.document import Json
 from zq.client import Client, Queue, Topic
 from zq.client import Subscription as StoredSubscription
 from zq.errors import Conflict, MetadataConflict, NotFound
+from zq.model.identity import ADMIN, MEMBER
 from zq.model.limits import MAX_NAME, Limits
 from zq.model.store_uri import HIDDEN, mask_uri
 from zq.wire.metadata import KNOWN_KEYS, shown_defaults
@@ -125,8 +126,8 @@ class Kind(ABC, Generic[D, A]):
         """Return a remark to print with a change, or "". For a deletion, the remark describes the data to be lost."""
         return "" if action != "delete" or actual is None else self.held(name, actual)
 
-    def obstacles(self, change: Change, actual: A | None) -> Iterator[str]:
-        """Yield a sentence for each reason why a change would fail."""
+    def obstacles(self, change: Change, actual: A | None, plan: Sequence[Change]) -> Iterator[str]:
+        """Yield a sentence for each reason why a change of the plan would fail."""
         if change.action == "delete" and change.remark and not self.mode.force:
             yield f"{self.word} {change.name} is not in the file and holds {change.remark}: use --force to delete it."
 
@@ -217,8 +218,8 @@ class _Resources(Kind[Resource, ActualResource]):
         held = [f"{total:,} message{'' if total == 1 else 's'}"] if total else []
         return " and ".join([*held, "history"] if actual.own.get(HISTORY_KEY) else held)
 
-    def obstacles(self, change: Change, actual: ActualResource | None) -> Iterator[str]:
-        yield from super().obstacles(change, actual)
+    def obstacles(self, change: Change, actual: ActualResource | None, plan: Sequence[Change]) -> Iterator[str]:
+        yield from super().obstacles(change, actual, plan)
         path = f"{self.section}.{change.name}"
         if change.action == "create" and len(change.name) > MAX_NAME:
             yield f"{path} does not exist, and a new name must have at most {MAX_NAME} characters."
@@ -338,8 +339,8 @@ class Subscriptions(Kind[Subscription, ActualSubscription]):
             held += ["failed deliveries" for _ in islice(source.dead_deliveries(actual.id, page=1), 1)]
         return " and ".join(held)
 
-    def obstacles(self, change: Change, actual: ActualSubscription | None) -> Iterator[str]:
-        yield from super().obstacles(change, actual)
+    def obstacles(self, change: Change, actual: ActualSubscription | None, plan: Sequence[Change]) -> Iterator[str]:
+        yield from super().obstacles(change, actual, plan)
         if change.action != "delete":
             known = ({} if actual is None else actual.entry.options).get("post_headers") or {}
             for header, value in (self.declared[change.name].options.get("post_headers") or {}).items():
@@ -371,6 +372,10 @@ class Pools(Kind[Pool, Json]):
     right = ADMIN_RIGHT
 
     def read(self) -> dict[str, Json]:
+        return self._shown
+
+    @cached_property
+    def _shown(self) -> dict[str, Json]:
         return {each["name"]: each for each in self.client.pools(detailed=True, page=self.limits.max_pools_per_page)}
 
     def properties(self, actual: Json) -> Json:
@@ -396,10 +401,29 @@ class Pools(Kind[Pool, Json]):
     def export(self, actual: dict[str, Json]) -> dict[str, Pool]:
         return {name: Pool(each["uri"], each["weight"], each["options"]) for name, each in actual.items()}
 
-    def obstacles(self, change: Change, actual: Json | None) -> Iterator[str]:
+    def obstacles(self, change: Change, actual: Json | None, plan: Sequence[Change]) -> Iterator[str]:
         entry = self.declared.get(change.name)
         if entry and HIDDEN in entry.uri and any(field.name == "uri" for field in change.fields):
             yield f"pools.{change.name}.uri contains {HIDDEN}, the placeholder of an export: write the credential."
+        if change.action == "delete" and actual is not None:
+            yield from self._deletion_obstacles(change.name, actual, plan)
+
+    def _deletion_obstacles(self, name: str, actual: Json, plan: Sequence[Change]) -> Iterator[str]:
+        """Yield the reasons why the server would refuse to delete a pool."""
+        if actual.get("has_queues"):
+            yield (
+                f"pool {name} is not in the file, but has queues, or had queues a few minutes ago. Move or delete the "
+                "queues, and try again after a few minutes."
+            )
+        flavor = actual["flavor"]
+        if flavor is None or any(change.kind == Flavors.word and change.name == flavor for change in plan):
+            return  # the plan removes the flavor from this pool before it deletes the pool
+        deleted = {change.name for change in plan if change.kind == self.word and change.action == "delete"}
+        if deleted.issuperset(other for other, each in self._shown.items() if each["flavor"] == flavor):
+            yield (
+                f"pool {name} is not in the file, but the flavor {flavor} would have no pool left. Delete the flavor "
+                "first."
+            )
 
 
 class Flavors(Kind[Flavor, list[str]]):
@@ -432,7 +456,7 @@ class Flavors(Kind[Flavor, list[str]]):
     def export(self, actual: dict[str, list[str]]) -> dict[str, Flavor]:
         return {name: Flavor(pools) for name, pools in actual.items()}
 
-    def obstacles(self, change: Change, actual: list[str] | None) -> Iterator[str]:
+    def obstacles(self, change: Change, actual: list[str] | None, plan: Sequence[Change]) -> Iterator[str]:
         if change.action != "delete" and not self.declared[change.name].pools:
             yield (
                 f"flavors.{change.name}.pools must name at least one pool. Only an existing flavor can have no pools."
@@ -475,12 +499,17 @@ class Tokens(Kind[Token, list[Json]]):
     """The tokens section. Several tokens can have the same name.
 
     The rights of a token never change. If no token has the declared name and rights, a new token is created. Other
-    tokens with the name are kept.
+    tokens with the name are kept. Omitted rights are the rights that the server gives to a new token, so that a token
+    with further roles is not accepted.
     """
 
     section = "tokens"
     word = "token"
     right = "This part of the file needs a credential that manages the whole project."
+
+    @cached_property
+    def _caller(self) -> Json:
+        return self.client.whoami()
 
     @cached_property
     def _named(self) -> dict[str, list[Json]]:
@@ -494,8 +523,13 @@ class Tokens(Kind[Token, list[Json]]):
         return {
             name: tokens
             for name, tokens in self._named.items()
-            if name not in self.declared or any(_fits(self.declared[name], each) for each in tokens)
+            if name not in self.declared or any(self._fits(self.declared[name], each) for each in tokens)
         }
+
+    def _fits(self, entry: Token, token: Json) -> bool:
+        # The server gives a new token the roles of its creator, except the administrator role.
+        roles = entry.roles or {*self._caller["roles"]} - {ADMIN} or {MEMBER}
+        return _rights(entry.scopes, roles) == _rights(token["scopes"], token["roles"])
 
     def properties(self, actual: list[Json]) -> Json:
         return {each["id"]: {"scopes": each["scopes"], "roles": each["roles"]} for each in actual}
@@ -525,23 +559,19 @@ class Tokens(Kind[Token, list[Json]]):
 
         The name of the caller's own token is omitted, so that the command does not revoke the caller's credential.
         """
-        own = self.client.whoami()["credential"]
+        own = self._caller["credential"]
         return [name for name in super().deletion_order(actual) if own not in self.properties(actual[name])]
 
     def remark(self, action: Action, name: str, actual: list[Json] | None) -> str:
         others = [each["id"] for each in self._named.get(name, ())]
         return f"in addition to {', '.join(others)}, with other rights" if action == "create" and others else ""
 
-    def obstacles(self, change: Change, actual: list[Json] | None) -> Iterator[str]:
+    def obstacles(self, change: Change, actual: list[Json] | None, plan: Sequence[Change]) -> Iterator[str]:
         if change.action == "create" and not self.mode.create_tokens:
             yield (
                 f"tokens.{change.name} does not exist, and standard output is not a terminal: use --create-tokens to "
                 "create it and print its secret."
             )
-
-
-def _fits(entry: Token, token: Json) -> bool:
-    return _rights(entry.scopes, entry.roles or token["roles"]) == _rights(token["scopes"], token["roles"])
 
 
 def _rights(scopes: Iterable[str] | None, roles: Iterable[str]) -> tuple[set[str] | None, set[str]]:

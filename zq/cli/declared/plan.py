@@ -50,7 +50,8 @@ def make_plan(kinds: Iterable[Kind[Any, Any]], mode: Mode) -> Plan:
             if mode.prune:
                 deletions = [_deletion(kind, name, actual[name]) for name in kind.deletion_order(actual)] + deletions
     steps += deletions
-    return Plan(steps, [each for step in steps for each in step.kind.obstacles(step.change, step.actual)])
+    changes = [step.change for step in steps]
+    return Plan(steps, [each for step in steps for each in step.kind.obstacles(step.change, step.actual, changes)])
 
 
 def _changes(kind: Kind[Any, Any], actual: dict[str, Any]) -> Iterable[Step]:
