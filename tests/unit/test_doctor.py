@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.commands import Done, run
 from tests.servers import ZqServer, free_port, wait_for
 from tests.sites import Site
 from tests.tables import every_row
-from zq import __version__, diagnosis
+from zq import __version__, auth, diagnosis
 from zq.clock import local_time
 from zq.diagnosis import Check, Result, fail, ok, warn
 from zq.errors import Invalid, NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
@@ -128,10 +129,10 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 24
+    assert len(results) == 25
     done = check_start()
     assert (done.code, done.error) == (0, "")
-    assert len(done.said.splitlines()) == 10
+    assert len(done.said.splitlines()) == 11
     assert [*(configured / "store").iterdir()] == []
 
 
@@ -154,7 +155,7 @@ def test_open_access_without_authentication_fails(configured: Path, monkeypatch:
     sentence = found("access", "fail")
     done = check_start()
     assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
-    assert len(done.said.splitlines()) == 10
+    assert len(done.said.splitlines()) == 11
     monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
     assert "everyone who reaches" in found("access", "warn")
 
@@ -203,6 +204,44 @@ def test_a_missing_key_set_fails(configured: Path, monkeypatch: pytest.MonkeyPat
     for option in ("ISSUER", "AUDIENCE", "JWKS"):
         monkeypatch.setenv(f"OS_AUTH__JWT_{option}", str(configured / "missing"))
     assert "jwt_jwks" in found("keys", "fail")
+
+
+def test_a_missing_http_server_stops_the_start_and_the_check(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 2, so that systemd does not start the server again."""
+    monkeypatch.setattr("zq.serving.startup.find_spec", lambda name: None if name == "granian" else name)
+    sentence = "[server] engine = granian requires an extra: pip install 'zq-queue[granian]'."
+    monkeypatch.setenv("OS_SERVER__ENGINE", "granian")
+    assert found("engine", "fail") == sentence
+    for arguments in (("--check",), ()):
+        done = run(*arguments)
+        assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
+
+
+def test_keystone_that_cannot_be_used_stops_the_start_and_the_check(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The section has an unknown plugin or an invalid value, or the extra is missing."""
+    file = configured / "zq.conf"
+    monkeypatch.setenv("OS_DEFAULT__AUTH_STRATEGY", "keystone")
+    for option, sentence in (
+        ("auth_type = password\nauth_url = http://127.0.0.1:1", ""),
+        ("auth_type = nonsense", "[keystone_authtoken] cannot be used"),
+        (
+            "auth_type = password\nauth_url = http://127.0.0.1:1\ntoken_cache_time = 301",
+            "token_cache_time must be from 0 to 300 seconds",
+        ),
+    ):
+        file.write_text(f"[keystone_authtoken]\n{option}\n")
+        done = run("--check", "--config", file)
+        assert (done.code, sentence in done.error) == (2 if sentence else 0, True), done
+        if sentence:
+            start = run("--config", file)
+            assert (start.code, start.error.splitlines()[-1]) == (2, done.error.splitlines()[-1])
+    monkeypatch.setitem(sys.modules, "keystonemiddleware.auth_token", None)
+    monkeypatch.delitem(sys.modules, "zq.auth.keystone")
+    monkeypatch.delattr(auth, "keystone")
+    done = run("--check")
+    assert (done.code, "pip install 'zq-queue[keystone]'" in done.error) == (2, True), done
 
 
 @pytest.fixture

@@ -47,6 +47,11 @@ def check_driver(chosen: Settings) -> Finding:
     return ok(f"The driver for {chosen.storage.uri.partition(':')[0]}: stores is installed.")
 
 
+def check_engine(chosen: Settings) -> Finding:
+    startup.check_engine(chosen.server.engine)
+    return ok(f"The HTTP server {chosen.server.engine} is installed.")
+
+
 def check_policy(chosen: Settings) -> Finding:
     Policy(chosen.auth.policy_file)
     return ok(f"The policy is {chosen.auth.policy_file or 'the built-in table'}.")
@@ -54,7 +59,7 @@ def check_policy(chosen: Settings) -> Finding:
 
 def read_secrets(chosen: Settings) -> int:
     """Read all secrets except the private key of TLS. Return the number of keys that encrypt messages."""
-    check_auth(chosen.auth)
+    check_auth(chosen.auth, chosen.path)
     read_token(chosen.metrics.token_file)
     for section in SECTIONS:
         section.check_files(chosen.of(section))
@@ -103,6 +108,7 @@ def check_client_authority(chosen: Settings) -> Finding:
 REQUIREMENTS: Final[dict[str, Callable[[Settings], Finding]]] = {
     "options": check_variables,
     "access": check_access,
+    "engine": check_engine,
     "driver": check_driver,
     "policy": check_policy,
     "keys": check_keys,

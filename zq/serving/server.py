@@ -267,6 +267,7 @@ def _rekey(chosen: Settings) -> int:
 def _check_start(configuration: Configuration) -> None:
     chosen = configuration.current
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
+    startup.check_engine(chosen.server.engine)
     find_driver(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
     audit.configure(chosen.log.audit)
