@@ -26,7 +26,7 @@ from tests.sites import Site
 from tests.tables import every_row
 from zq import __version__, auth, diagnosis
 from zq.clock import local_time
-from zq.diagnosis import Check, Result, fail, ok, warn
+from zq.diagnosis import Check, Finding, Result, Status, fail, ok, warn
 from zq.errors import Invalid, NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
 from zq.serving import doctor, server
 from zq.serving.level_watch import ProcessRecord
@@ -70,7 +70,6 @@ def found(check: str, status: str) -> str:
     code, results = examine()
     assert results[check].status == status, results[check]
     assert code >= {"ok": 0, "skip": 0, "warn": 1, "fail": 2}[status]
-    assert results[check].advice or status != "warn"
     return results[check].found
 
 
@@ -83,7 +82,7 @@ def test_results_keep_the_order_and_the_worst_is_the_exit_code() -> None:
     checks = [
         Check("a", lambda: ok("Fine.")),
         Check("b", lambda: warn("Old redis://u:secret@h.", "Renew it.")),
-        Check("c", lambda: fail("No.")),
+        Check("c", lambda: fail("No.", "Stop it.")),
         Check("d", lambda: ok("Fine."), needs="c"),
         Check("e", lambda: ok("Fine."), needs="b"),
     ]
@@ -114,9 +113,20 @@ def test_an_error_of_a_check_determines_its_status(error: Exception, status: str
         raise error
 
     def run(unknown: diagnosis.Status) -> str:
-        return next(diagnosis.run([Check("a", broken)], unknown)).status
+        result = next(diagnosis.run([Check("a", broken)], unknown))
+        assert bool(result.advice) == (result.status != "skip")
+        return result.status
 
     assert (run("warn"), run("fail")) == (status, "fail" if status == "warn" else status)
+
+
+@every_row(
+    ("status", "advice"),
+    [("ok", "Rest."), ("skip", "Rest."), ("warn", ""), ("fail", "")],
+)
+def test_a_finding_has_advice_if_it_is_a_problem(status: Status, advice: str) -> None:
+    with pytest.raises(ValueError, match="advice"):
+        Finding(status, "Found.", advice)
 
 
 @every_row(("offset", "status"), [(0.4, "ok"), (-3, "warn"), (61, "fail")])
@@ -253,17 +263,18 @@ def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return configured
 
 
-@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
 def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: str) -> None:
-    """An expired certificate is not a failure, because the server starts with it."""
+    """The server starts with an expired certificate, so ``--check`` only prints a warning."""
     issue(tls, "server", "CN=server", "ca", days)
     (tls / "server.key").chmod(0o600)
     sentence = found("certificate", status)
     assert "expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
-    assert check_start().code == 0
+    done = check_start()
+    assert (done.code, "warn  certificate:" in done.said) == (0, days < 90)
 
 
-@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
 def test_the_authority_of_client_certificates_is_judged_by_its_expiry(
     tls: Path, monkeypatch: pytest.MonkeyPatch, days: float, status: str
 ) -> None:
@@ -273,6 +284,9 @@ def test_the_authority_of_client_certificates_is_judged_by_its_expiry(
     monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "clients.pem"))
     sentence = found("client authority", status)
     assert "has expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
+    with (tls / "clients.pem").open("a") as file:
+        file.write((tls / "ca.pem").read_text())
+    assert "another one is valid" in found("client authority", "warn") if days < 0 else True
     monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "server.pem"))
     assert "no certificate of an authority" in found("client authority", "warn")
 

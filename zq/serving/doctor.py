@@ -46,6 +46,7 @@ MAX_DEAD_LETTER_AGE: Final = 1800
 NEAR_QUOTA: Final = 0.9
 # Seconds to wait for a response of the server.
 TIMEOUT: Final = 5.0
+ANOTHER_PORT: Final = "Stop this program, or change [server] port."
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 # Maximum number of characters of a response to show.
@@ -62,7 +63,7 @@ def check_start(chosen: Settings) -> int:
     """Check whether a server would start with these settings, and print a line per check. Return the exit code."""
     with ExitStack() as opened:
         checks = [
-            *requirements(chosen),
+            *(Check(check.name, partial(_tolerate, check.run)) for check in requirements(chosen)),
             Check("audit log", partial(check_audit_log, chosen)),
             Check("address", partial(check_address, chosen)),
             Check(STORE, partial(_open, chosen, opened, [])),
@@ -74,13 +75,22 @@ def check_start(chosen: Settings) -> int:
     return 2 if failed else 0
 
 
+def _tolerate(check: Callable[[], Finding]) -> Finding:
+    """Run a check of the requirements. If it returns a failure, return a warning, because the server starts.
+
+    If the server does not start, the check raises ``StartRefused``.
+    """
+    found = check()
+    return warn(found.found, found.advice) if found.status == "fail" else found
+
+
 def examine(load: Callable[[], Configuration], as_json: bool) -> int:
     """Run all checks and print their results. Return the exit code for the worst result."""
     with ExitStack() as opened:
         try:
             chosen = load().current
         except StartRefused as refusal:
-            results = diagnosis.run([Check("options", partial(fail, str(refusal)))])
+            results = diagnosis.run([Check("options", partial(fail, str(refusal), diagnosis.CORRECT_REFUSAL))])
         else:
             results = diagnosis.run(_list_checks(chosen, opened))
         return diagnosis.exit_code(_print(results, as_json))
@@ -238,7 +248,9 @@ def check_server(chosen: Settings) -> Finding:
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return fail(f"The server on {where} is not ready: {body.decode(errors='replace')[:MAX_SHOWN]}", advice)
     if status != HTTPStatus.OK:
-        return fail(f"The program on {where} is not a zq server: it answers /readyz with status {status}.")
+        return fail(
+            f"The program on {where} is not a zq server: it answers /readyz with status {status}.", ANOTHER_PORT
+        )
     return ok(f"The server on {where} is ready.")
 
 

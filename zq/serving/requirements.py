@@ -15,7 +15,7 @@ from zq.auth import check as check_auth
 from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
 from zq.clock import local_time
-from zq.diagnosis import Finding, judge_certificate, ok, warn
+from zq.diagnosis import Finding, fail, judge_certificate, ok, warn
 from zq.serving import startup
 from zq.serving.metrics.token import read_token
 from zq.serving.sections import SECTIONS
@@ -82,7 +82,7 @@ def check_certificate(chosen: Settings) -> Finding:
     try:
         expires = read_expiry(certificate, chosen.server.tls_key)
     except ssl.SSLCertVerificationError as error:
-        return warn(f"Clients reject {certificate}: {error.verify_message}.", advice)
+        return fail(f"Clients reject {certificate}: {error.verify_message}.", advice)
     except ssl.SSLError as error:
         return warn(
             f"Python's default TLS client cannot connect with {certificate}: {error.reason}.",
@@ -101,7 +101,10 @@ def check_client_authority(chosen: Settings) -> Finding:
     if not ends:
         return warn(f"{authority} contains no certificate of an authority.", "Add the issuer of the clients.")
     advice = "Add its successor, and send the server SIGHUP. When it expires, clients with certificates cannot connect."
-    return judge_certificate(min(ends) - local_time(), f"A certificate in {authority}", advice)
+    first, last = min(ends) - local_time(), max(ends) - local_time()
+    if first <= 0 < last:
+        return warn(f"A certificate in {authority} has expired, but another one is valid.", "Remove the expired one.")
+    return judge_certificate(first, f"A certificate in {authority}", advice)
 
 
 # The checks by name, in the order of the start.
