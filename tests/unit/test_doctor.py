@@ -139,7 +139,7 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 25
+    assert len(results) == 27
     done = check_start()
     assert (done.code, done.error) == (0, "")
     assert len(done.said.splitlines()) == 11
@@ -343,7 +343,7 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     """Serve the metrics of a stub server; yield its labels and values by metric."""
     shown = {"info": f'{{version="{__version__}"}} 1', "store_up": " 1"}
     shown |= {"queue_oldest_ready_seconds": " 0", "queue_oldest_dead_letter_seconds": " 0"}
-    shown |= {"quota_used_ratio": '{limit="stored_bytes"} 0.5'}
+    shown |= {"mode": " 0", "quota_used_ratio": '{limit="stored_bytes"} 0.5'}
 
     class Page(dict[str, object]):
         def get(self, path: str, _default: object = None) -> object:
@@ -365,6 +365,9 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         ("metrics", "info", '{version="0.0.9"} 1', "warn"),
         ("metrics", "info", "", "fail"),
         ("server's store", "store_up", None, "skip"),
+        ("mode", "mode", " 1", "warn"),
+        ("mode", "mode", " 2", "warn"),
+        ("mode", "mode", None, "skip"),
         ("backlog", "queue_oldest_ready_seconds", None, "skip"),
         ("dead letters", "queue_oldest_dead_letter_seconds", None, "skip"),
         ("server's store", "store_up", " 0", "fail"),
@@ -517,6 +520,16 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     assert {*store_results(tmp_path).values()} == {"ok"}
     assert store_results(tmp_path, now=100_000)["backup"] == "warn"
     assert store_results(tmp_path, sync="never")["durability"] == "warn"
+    for free, minimum, status in (
+        (90 << 30, None, "ok"),
+        (15 << 30, None, "warn"),
+        (9 << 30, None, "fail"),
+        (90 << 30, 100 << 30, "fail"),
+        (90 << 30, 50 << 30, "warn"),
+        (1 << 20, 0, "ok"),
+    ):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=2 << 40, free=free))
+        assert store_results(tmp_path, min_free_space=minimum)["disk space"] == status
     tmp_path.chmod(0o755)
     assert store_results(tmp_path)["store folder"] == "warn"
     monkeypatch.setattr(rocksdb_doctor, "SLOW_SYNC", 0.0)
@@ -524,9 +537,6 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(rocksdb_doctor, "MAX_SYNC_SECONDS", 1e-9)
     monkeypatch.setattr(rocksdb_doctor, "WRITES", 1 << 40)
     assert store_results(tmp_path)["disk sync"] == "warn"
-    for free, status in ((1 << 40, "warn"), (1 << 38, "fail"), (1 << 29, "fail")):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
-        assert store_results(tmp_path)["disk space"] == status
     assert {*os.listdir(tmp_path)} == {"CURRENT", BACKED_UP}
 
 

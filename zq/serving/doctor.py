@@ -25,6 +25,7 @@ from zq.clock import local_time
 from zq.diagnosis import Check, Finding, Result, fail, ok, skip, warn
 from zq.errors import NotFound, StartRefused, Unavailable
 from zq.logs import without_secrets
+from zq.model.modes import Mode
 from zq.serving import control, listening, upgrade_command
 from zq.serving.application import open_stores
 from zq.serving.metrics.scraping import Metrics, scrape
@@ -46,6 +47,8 @@ MAX_DEAD_LETTER_AGE: Final = 1800
 NEAR_QUOTA: Final = 0.9
 # Seconds to wait for a response of the server.
 TIMEOUT: Final = 5.0
+# Requests that a server refuses, by mode.
+REFUSED: Final = {Mode.NO_POSTS: "posts", Mode.READ_ONLY: "all changes"}
 ANOTHER_PORT: Final = "Stop this program, or change [server] port."
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
@@ -142,6 +145,7 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     yield Check("open files", partial(check_open_files, chosen), needs=SERVER)
     yield Check(METRICS, partial(check_metrics, chosen, page), needs=SERVER)
     yield Check("server's store", partial(check_server_store, page), needs=METRICS)
+    yield Check("mode", partial(check_mode, page), needs=METRICS)
     yield Check("backlog", partial(check_backlog, page), needs=METRICS)
     yield Check("dead letters", partial(check_dead_letters, page), needs=METRICS)
     yield Check("quotas", partial(check_quotas, page), needs=METRICS)
@@ -286,6 +290,18 @@ def check_server_store(page: Scrape) -> Finding:
         return fail("The store does not respond to the server.", "See the server's log and the store.")
     level = f", and has level {values['store_level']:.0f}" if "store_level" in values else ""
     return ok(f"The store responds to the server{level}.")
+
+
+def check_mode(page: Scrape) -> Finding:
+    """Check that no mode restricts the server. The metric contains the position of the mode in ``Mode``."""
+    number = page().values.get("mode")
+    if number is None:
+        return skip("The server has no metric zq_mode.")
+    mode = list(Mode)[int(number)]
+    if mode is Mode.NORMAL:
+        return ok("The mode is normal.")
+    advice = "To accept requests again, free disk space if it is low, and run zq-server mode normal."
+    return warn(f"The mode is {mode}, so the server refuses {REFUSED[mode]}.", advice)
 
 
 def check_backlog(page: Scrape) -> Finding:
