@@ -25,13 +25,22 @@ CERTIFICATE_DAYS: Final = 14
 ROUND_TRIPS: Final = 20
 MAX_ROUND_TRIP: Final = 0.05
 
+# Advice for a check that raises an error.
+CORRECT_REFUSAL: Final = "Correct this: until then, the server does not start."
+SEE_LOGS: Final = "See the logs of the server and of its store."
+CORRECT_CAUSE: Final = "Correct the cause, or run the command as the user of the server, and repeat the check."
+
 
 class Finding(Struct, frozen=True):
-    """The outcome of a check. If the check found a problem, ``advice`` may explain how to fix this problem."""
+    """The outcome of a check. If the check found a problem (``warn`` or ``fail``), ``advice`` explains what to do."""
 
     status: Status
     found: str
     advice: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.advice) != (self.status in ("warn", "fail")):
+            raise ValueError("A finding has advice if and only if its status is warn or fail.")
 
 
 def ok(found: str) -> Finding:
@@ -42,7 +51,7 @@ def warn(found: str, advice: str) -> Finding:
     return Finding("warn", found, advice)
 
 
-def fail(found: str, advice: str = "") -> Finding:
+def fail(found: str, advice: str) -> Finding:
     return Finding("fail", found, advice)
 
 
@@ -69,7 +78,7 @@ def judge_certificate(left: float, name: str, advice: str) -> Finding:
     ``left`` is the time until the expiry in seconds. ``advice`` explains how to renew the certificate.
     """
     if left <= 0:
-        return warn(f"{name} has expired.", advice)
+        return fail(f"{name} has expired.", advice)
     found = f"{name} expires in {left / DAY:.0f} days."
     return warn(found, advice) if left < CERTIFICATE_DAYS * DAY else ok(found)
 
@@ -139,14 +148,14 @@ def _run(check: Check, unknown: Status) -> Finding:
     try:
         return check.run()
     except (StartRefused, Unavailable) as error:
-        return fail(str(error))
+        return fail(str(error), CORRECT_REFUSAL if isinstance(error, StartRefused) else SEE_LOGS)
     except (NotAuthorized, NotFound, NotBuilt) as error:
         return skip(str(error))
     except OSError as error:
         reason = f"{error.filename or 'The system'}: {error.strerror or error}."
     except Exception as error:  # noqa: BLE001 (one broken check must not hide the findings of the others)
         reason = f"{type(error).__name__}: {error}"
-    return Finding(unknown, f"The check could not be completed: {reason}")
+    return Finding(unknown, f"The check could not be completed: {reason}", CORRECT_CAUSE)
 
 
 def exit_code(results: Iterable[Result]) -> int:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of Redis and MongoDB servers, each with a planted fault."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from socket import gethostname
 
 import pytest
 import redis
 
 from tests.commands import run
+from tests.servers import wait_for
 from tests.stores import MongoServer, RedisServer, Stores
 from zq import diagnosis
 from zq.clock import local_time
@@ -19,6 +22,7 @@ from zq.serving import level_watch
 from zq.serving.level_watch import LevelWatch
 from zq.serving.migration_record import SourceRecord, check_served, write
 from zq.storage import connect, diagnose
+from zq.storage.redis.doctor import check_version
 from zq.storage.redis.layout import VERSION_KEY
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_store]
@@ -74,6 +78,24 @@ def test_faults_of_redis_are_found_and_nothing_is_written(
     monkeypatch.setattr(diagnosis, "MAX_ROUND_TRIP", 0.0)
     assert statuses(valkey.uri)["round trip"] == "warn"
     assert admin.dbsize() == 0
+
+
+def test_files_that_redis_could_not_write_are_a_failure(tmp_path: Path) -> None:
+    """The folder of the files was removed."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    with RedisServer(None, "--dir", str(folder)) as server, redis.Redis(port=server.port) as client:
+        shutil.rmtree(folder)
+        client.bgsave()
+        wait_for(lambda: client.info()["rdb_last_bgsave_status"] == "err", 20, "the save fails")
+        assert statuses(server.uri)["persistence"] == "fail"
+
+
+def test_redis_servers_of_different_versions_are_a_warning() -> None:
+    redis_server, valkey_server = {"redis_version": "7.2.4"}, {"redis_version": "7.2.4", "valkey_version": "8.1.0"}
+    assert check_version([redis_server, redis_server]).status == "ok"
+    found = check_version([redis_server, valkey_server])
+    assert (found.status, "Redis 7.2.4, Valkey 8.1.0" in found.found) == ("warn", True)
 
 
 def test_the_check_ends_with_the_sentence_of_the_start(

@@ -18,6 +18,7 @@ from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 from tests.stores import MongoServer, RedisServer
 from zq.core.modes import LOW_SPACE
 from zq.serving import control
+from zq.storage import connect
 
 QUEUE = "/v2/queues/jobs"
 POST = {"messages": [{"body": 1, "ttl": 600}]}
@@ -215,10 +216,40 @@ def test_a_server_with_little_free_space_refuses_posts_by_itself(engine: str, tm
 def test_a_command_without_a_server_obeys_the_mode(tmp_path: Path) -> None:
     """The command opens the store itself."""
     uri = f"rocksdb://{tmp_path}/store"
+    connect(uri).close()
     assert run("mode", "read_only", "--store", uri).code == 0
     done = run_apart("token", "create", "--project", "acme", "--store", uri)
     assert (done.code, done.said) == (2, "")
     assert "The mode of this service is read_only" in done.error
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["mode"], ["mode", "read_only"], ["token", "list"], ["sqs-key", "list"], ["rekey"], ["upgrade"]),
+        *(["upgrade", "--finish"], ["check-store"], ["salvage", "--to", "new"]),
+    ],
+    ids=" ".join,
+)
+def test_a_command_creates_no_store_by_a_wrong_uri(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{tmp_path}/typo")
+    done = run(*command)
+    assert (done.code, "There is no store" in done.error) == (2, True), done
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.store_of_the_day
+def test_no_command_creates_a_shared_store_by_a_wrong_uri(shared: str, tmp_path: Path) -> None:
+    for command in (
+        ["mode", "--store", shared],
+        ["token", "list", "--store", shared],
+        ["migrate", shared, f"rocksdb://{tmp_path}/new"],
+    ):
+        done = run_apart(*command)
+        assert (done.code, "There is no store" in done.error) == (2, True), done
 
 
 @pytest.mark.parametrize("names", [["closed"], ["NORMAL"], ["normal", "read_only"], [""]])

@@ -38,6 +38,19 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
 HOUR = 3600
+# A command that salvages a store, and waits after it has opened the new store.
+PAUSED = """
+import sys, time
+from zq.serving.server import main
+from zq.storage import rocksdb
+class Salvage:
+    def __init__(self, *given): pass
+    def run(self):
+        print("paused", flush=True)
+        time.sleep(60)
+rocksdb.Salvage = Salvage
+main(sys.argv[1:])
+"""
 SOURCE = Source("acme", "queue", "jobs")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 # Number of writes of a restore with ``--shift-time`` and ``--revoke-tokens``.
@@ -263,6 +276,27 @@ def test_a_restore_that_is_killed_leaves_no_store_or_a_complete_one(
         done = run(*restore)
         assert (done.code, done.error) == (0, "")
     assert sorted(path.name for path in new.parent.iterdir()) == ["backup", "new"]
+    assert whole(f"rocksdb://{new}")
+
+
+def test_a_restore_waits_for_no_other_process_and_leaves_its_files(backup: Path, new: Path) -> None:
+    """While a salvage writes to the target, a restore and a salvage to it are refused.
+
+    After the salvage was killed, its repetition removes the files that the kill left.
+    """
+    store = f"rocksdb://{new.parent}/old"
+    assert run("restore", backup, "--store", store).code == 0
+    salvage = ("salvage", "--store", store, "--to", new)
+    with subprocess.Popen([sys.executable, "-c", PAUSED, *map(str, salvage)], stdout=subprocess.PIPE) as paused:
+        assert paused.stdout is not None
+        assert paused.stdout.readline() == b"paused\n"
+        for command in (salvage, ("restore", backup, "--store", f"rocksdb://{new}")):
+            done = run(*command)
+            assert (done.code, "Another process is creating a store" in done.error) == (2, True), done
+        assert (new.parent / "new.unfinished" / "store" / "CURRENT").exists()
+        paused.kill()
+    assert run(*salvage).code == 0
+    assert sorted(path.name for path in new.parent.iterdir()) == ["backup", "new", "old"]
     assert whole(f"rocksdb://{new}")
 
 

@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -23,9 +24,9 @@ from tests.commands import Done, run
 from tests.servers import ZqServer, free_port, wait_for
 from tests.sites import Site
 from tests.tables import every_row
-from zq import __version__, diagnosis
+from zq import __version__, auth, diagnosis
 from zq.clock import local_time
-from zq.diagnosis import Check, Result, fail, ok, warn
+from zq.diagnosis import Check, Finding, Result, Status, fail, ok, warn
 from zq.errors import Invalid, NotAuthorized, NotBuilt, NotFound, StartRefused, Unavailable
 from zq.serving import doctor, server
 from zq.serving.level_watch import ProcessRecord
@@ -69,7 +70,6 @@ def found(check: str, status: str) -> str:
     code, results = examine()
     assert results[check].status == status, results[check]
     assert code >= {"ok": 0, "skip": 0, "warn": 1, "fail": 2}[status]
-    assert results[check].advice or status != "warn"
     return results[check].found
 
 
@@ -82,7 +82,7 @@ def test_results_keep_the_order_and_the_worst_is_the_exit_code() -> None:
     checks = [
         Check("a", lambda: ok("Fine.")),
         Check("b", lambda: warn("Old redis://u:secret@h.", "Renew it.")),
-        Check("c", lambda: fail("No.")),
+        Check("c", lambda: fail("No.", "Stop it.")),
         Check("d", lambda: ok("Fine."), needs="c"),
         Check("e", lambda: ok("Fine."), needs="b"),
     ]
@@ -113,9 +113,20 @@ def test_an_error_of_a_check_determines_its_status(error: Exception, status: str
         raise error
 
     def run(unknown: diagnosis.Status) -> str:
-        return next(diagnosis.run([Check("a", broken)], unknown)).status
+        result = next(diagnosis.run([Check("a", broken)], unknown))
+        assert bool(result.advice) == (result.status != "skip")
+        return result.status
 
     assert (run("warn"), run("fail")) == (status, "fail" if status == "warn" else status)
+
+
+@every_row(
+    ("status", "advice"),
+    [("ok", "Rest."), ("skip", "Rest."), ("warn", ""), ("fail", "")],
+)
+def test_a_finding_has_advice_if_it_is_a_problem(status: Status, advice: str) -> None:
+    with pytest.raises(ValueError, match="advice"):
+        Finding(status, "Found.", advice)
 
 
 @every_row(("offset", "status"), [(0.4, "ok"), (-3, "warn"), (61, "fail")])
@@ -128,10 +139,10 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 24
+    assert len(results) == 27
     done = check_start()
     assert (done.code, done.error) == (0, "")
-    assert len(done.said.splitlines()) == 10
+    assert len(done.said.splitlines()) == 11
     assert [*(configured / "store").iterdir()] == []
 
 
@@ -154,7 +165,7 @@ def test_open_access_without_authentication_fails(configured: Path, monkeypatch:
     sentence = found("access", "fail")
     done = check_start()
     assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
-    assert len(done.said.splitlines()) == 10
+    assert len(done.said.splitlines()) == 11
     monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
     assert "everyone who reaches" in found("access", "warn")
 
@@ -205,6 +216,44 @@ def test_a_missing_key_set_fails(configured: Path, monkeypatch: pytest.MonkeyPat
     assert "jwt_jwks" in found("keys", "fail")
 
 
+def test_a_missing_http_server_stops_the_start_and_the_check(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 2, so that systemd does not start the server again."""
+    monkeypatch.setattr("zq.serving.startup.find_spec", lambda name: None if name == "granian" else name)
+    sentence = "[server] engine = granian requires an extra: pip install 'zq-queue[granian]'."
+    monkeypatch.setenv("OS_SERVER__ENGINE", "granian")
+    assert found("engine", "fail") == sentence
+    for arguments in (("--check",), ()):
+        done = run(*arguments)
+        assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
+
+
+def test_keystone_that_cannot_be_used_stops_the_start_and_the_check(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The section has an unknown plugin or an invalid value, or the extra is missing."""
+    file = configured / "zq.conf"
+    monkeypatch.setenv("OS_DEFAULT__AUTH_STRATEGY", "keystone")
+    for option, sentence in (
+        ("auth_type = password\nauth_url = http://127.0.0.1:1", ""),
+        ("auth_type = nonsense", "[keystone_authtoken] cannot be used"),
+        (
+            "auth_type = password\nauth_url = http://127.0.0.1:1\ntoken_cache_time = 301",
+            "token_cache_time must be from 0 to 300 seconds",
+        ),
+    ):
+        file.write_text(f"[keystone_authtoken]\n{option}\n")
+        done = run("--check", "--config", file)
+        assert (done.code, sentence in done.error) == (2 if sentence else 0, True), done
+        if sentence:
+            start = run("--config", file)
+            assert (start.code, start.error.splitlines()[-1]) == (2, done.error.splitlines()[-1])
+    monkeypatch.setitem(sys.modules, "keystonemiddleware.auth_token", None)
+    monkeypatch.delitem(sys.modules, "zq.auth.keystone")
+    monkeypatch.delattr(auth, "keystone")
+    done = run("--check")
+    assert (done.code, "pip install 'zq-queue[keystone]'" in done.error) == (2, True), done
+
+
 @pytest.fixture
 def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder for the server's certificate ``server.pem``, which the authority ``ca`` issues."""
@@ -214,17 +263,18 @@ def tls(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return configured
 
 
-@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
 def test_a_certificate_is_judged_by_its_expiry(tls: Path, days: float, status: str) -> None:
-    """An expired certificate is not a failure, because the server starts with it."""
+    """The server starts with an expired certificate, so ``--check`` only prints a warning."""
     issue(tls, "server", "CN=server", "ca", days)
     (tls / "server.key").chmod(0o600)
     sentence = found("certificate", status)
     assert "expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
-    assert check_start().code == 0
+    done = check_start()
+    assert (done.code, "warn  certificate:" in done.said) == (0, days < 90)
 
 
-@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "warn")])
+@every_row(("days", "status"), [(3.1, "warn"), (90, "ok"), (-0.5, "fail")])
 def test_the_authority_of_client_certificates_is_judged_by_its_expiry(
     tls: Path, monkeypatch: pytest.MonkeyPatch, days: float, status: str
 ) -> None:
@@ -234,6 +284,9 @@ def test_the_authority_of_client_certificates_is_judged_by_its_expiry(
     monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "clients.pem"))
     sentence = found("client authority", status)
     assert "has expired" in sentence if days < 0 else f"in {days:.0f} days" in sentence
+    with (tls / "clients.pem").open("a") as file:
+        file.write((tls / "ca.pem").read_text())
+    assert "another one is valid" in found("client authority", "warn") if days < 0 else True
     monkeypatch.setenv("OS_SERVER__TLS_CLIENT_CA", str(tls / "server.pem"))
     assert "no certificate of an authority" in found("client authority", "warn")
 
@@ -290,7 +343,7 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     """Serve the metrics of a stub server; yield its labels and values by metric."""
     shown = {"info": f'{{version="{__version__}"}} 1', "store_up": " 1"}
     shown |= {"queue_oldest_ready_seconds": " 0", "queue_oldest_dead_letter_seconds": " 0"}
-    shown |= {"quota_used_ratio": '{limit="stored_bytes"} 0.5'}
+    shown |= {"mode": " 0", "quota_used_ratio": '{limit="stored_bytes"} 0.5'}
 
     class Page(dict[str, object]):
         def get(self, path: str, _default: object = None) -> object:
@@ -312,6 +365,9 @@ def metrics(configured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         ("metrics", "info", '{version="0.0.9"} 1', "warn"),
         ("metrics", "info", "", "fail"),
         ("server's store", "store_up", None, "skip"),
+        ("mode", "mode", " 1", "warn"),
+        ("mode", "mode", " 2", "warn"),
+        ("mode", "mode", None, "skip"),
         ("backlog", "queue_oldest_ready_seconds", None, "skip"),
         ("dead letters", "queue_oldest_dead_letter_seconds", None, "skip"),
         ("server's store", "store_up", " 0", "fail"),
@@ -464,6 +520,16 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     assert {*store_results(tmp_path).values()} == {"ok"}
     assert store_results(tmp_path, now=100_000)["backup"] == "warn"
     assert store_results(tmp_path, sync="never")["durability"] == "warn"
+    for free, minimum, status in (
+        (90 << 30, None, "ok"),
+        (15 << 30, None, "warn"),
+        (9 << 30, None, "fail"),
+        (90 << 30, 100 << 30, "fail"),
+        (90 << 30, 50 << 30, "warn"),
+        (1 << 20, 0, "ok"),
+    ):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=2 << 40, free=free))
+        assert store_results(tmp_path, min_free_space=minimum)["disk space"] == status
     tmp_path.chmod(0o755)
     assert store_results(tmp_path)["store folder"] == "warn"
     monkeypatch.setattr(rocksdb_doctor, "SLOW_SYNC", 0.0)
@@ -471,9 +537,6 @@ def test_faults_of_an_embedded_store_are_found(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(rocksdb_doctor, "MAX_SYNC_SECONDS", 1e-9)
     monkeypatch.setattr(rocksdb_doctor, "WRITES", 1 << 40)
     assert store_results(tmp_path)["disk sync"] == "warn"
-    for free, status in ((1 << 40, "warn"), (1 << 38, "fail"), (1 << 29, "fail")):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
-        assert store_results(tmp_path)["disk space"] == status
     assert {*os.listdir(tmp_path)} == {"CURRENT", BACKED_UP}
 
 

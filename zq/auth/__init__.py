@@ -6,6 +6,7 @@ The libraries for JSON Web Tokens and Keystone are large, so they are imported o
 
 import logging
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit
@@ -62,12 +63,12 @@ def _bootstrap_token(path: str) -> str:
     return text
 
 
-def _keystone(path: str | None, clock: Clock) -> "Keystone":
+def _import_keystone() -> ModuleType:
     try:
-        from zq.auth.keystone import Keystone
+        from zq.auth import keystone
     except ImportError as error:
         raise StartRefused("auth_strategy = keystone requires an extra: pip install 'zq-queue[keystone]'.") from error
-    return Keystone(path, clock)
+    return keystone
 
 
 def _key_set(options: JwtOptions) -> "KeySet":
@@ -85,13 +86,18 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
     return JwtVerifier(options, keys, documents, clock)
 
 
-def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` if an authentication option or a file that an option names is not valid."""
+def check(options: AuthOptions, path: str | None = None) -> None:
+    """Raise ``StartRefused`` if an authentication option or a file that an option names is not valid.
+
+    ``path`` is the configuration file, which only the strategy ``keystone`` reads.
+    """
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
         check_jwt(options.jwt)
         _key_set(options.jwt)
+    if options.strategy == "keystone":
+        _import_keystone().create_middleware(None, path)
     if options.certificates:
         read_identities(options.certificates)
     if options.bootstrap_token_file:
@@ -140,5 +146,6 @@ def create_strategy(
         verifier.start()
         return bearers
     if chosen.strategy == "keystone":
-        return _keystone(path, clock)
+        created: Keystone = _import_keystone().Keystone(path, clock)
+        return created
     raise StartRefused(f"auth_strategy must be one of {', '.join(filter(None, STRATEGIES))}, or empty.")

@@ -41,6 +41,24 @@ IDENTITY_HEADERS: Final = (
 Application = Callable[..., Iterable[bytes]]
 
 
+def create_middleware(app: Application, path: str | None) -> AuthProtocol:
+    """Create the middleware in front of ``app`` from the configuration file ``path`` and the environment.
+
+    Raises ``StartRefused`` if a setting is not valid.
+    """
+    conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
+    try:
+        middleware = AuthProtocol(app, conf)
+        cached = middleware._conf.get("token_cache_time")
+    except Exception as error:  # the configured authentication plugin may raise anything
+        raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
+    if not 0 <= cached <= MAX_CACHED:
+        raise StartRefused(
+            f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED} seconds; it is {cached}."
+        )
+    return middleware
+
+
 class Keystone:
     """An authentication strategy that uses Keystone's middleware. ``wrap`` installs the middleware."""
 
@@ -56,16 +74,7 @@ class Keystone:
         self._valid: FIFOCache[bytes, None] = FIFOCache(CACHE_SIZE)
         self._app: Application = lambda _, __: ()
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
-        conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
-        try:
-            self._middleware = AuthProtocol(self._run_application, conf)
-            cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:  # the configured authentication plugin may raise anything
-            raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
-        if not 0 <= cached <= MAX_CACHED:
-            raise StartRefused(
-                f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED} seconds; it is {cached}."
-            )
+        self._middleware = create_middleware(self._run_application, path)
 
     def wrap(
         self,

@@ -25,6 +25,7 @@ from zq.clock import local_time
 from zq.diagnosis import Check, Finding, Result, fail, ok, skip, warn
 from zq.errors import NotFound, StartRefused, Unavailable
 from zq.logs import without_secrets
+from zq.model.modes import Mode
 from zq.serving import control, listening, upgrade_command
 from zq.serving.application import open_stores
 from zq.serving.metrics.scraping import Metrics, scrape
@@ -47,6 +48,9 @@ MAX_DEAD_LETTER_AGE: Final = 1800
 NEAR_QUOTA: Final = 0.9
 # Seconds to wait for a response of the server.
 TIMEOUT: Final = 5.0
+# Requests that a server refuses, by mode.
+REFUSED: Final = {Mode.NO_POSTS: "posts", Mode.READ_ONLY: "all changes"}
+ANOTHER_PORT: Final = "Stop this program, or change [server] port."
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 # Maximum number of characters of a response to show.
@@ -63,7 +67,7 @@ def check_start(chosen: Settings) -> int:
     """Check whether a server would start with these settings, and print a line per check. Return the exit code."""
     with ExitStack() as opened:
         checks = [
-            *requirements(chosen),
+            *(Check(check.name, partial(_tolerate, check.run)) for check in requirements(chosen)),
             Check("audit log", partial(check_audit_log, chosen)),
             Check("address", partial(check_address, chosen)),
             Check(STORE, partial(_open, chosen, opened, [])),
@@ -77,13 +81,22 @@ def check_start(chosen: Settings) -> int:
     return 2 if failed else 0
 
 
+def _tolerate(check: Callable[[], Finding]) -> Finding:
+    """Run a check of the requirements. If it returns a failure, return a warning, because the server starts.
+
+    If the server does not start, the check raises ``StartRefused``.
+    """
+    found = check()
+    return warn(found.found, found.advice) if found.status == "fail" else found
+
+
 def examine(load: Callable[[], Configuration], as_json: bool) -> int:
     """Run all checks and print their results. Return the exit code for the worst result."""
     with ExitStack() as opened:
         try:
             chosen = load().current
         except StartRefused as refusal:
-            results = diagnosis.run([Check("options", partial(fail, str(refusal)))])
+            results = diagnosis.run([Check("options", partial(fail, str(refusal), diagnosis.CORRECT_REFUSAL))])
         else:
             results = diagnosis.run(_list_checks(chosen, opened))
         return diagnosis.exit_code(_print(results, as_json))
@@ -135,6 +148,7 @@ def _list_checks(chosen: Settings, opened: ExitStack) -> Iterator[Check]:
     yield Check("open files", partial(check_open_files, chosen), needs=SERVER)
     yield Check(METRICS, partial(check_metrics, chosen, page), needs=SERVER)
     yield Check("server's store", partial(check_server_store, page), needs=METRICS)
+    yield Check("mode", partial(check_mode, page), needs=METRICS)
     yield Check("backlog", partial(check_backlog, page), needs=METRICS)
     yield Check("dead letters", partial(check_dead_letters, page), needs=METRICS)
     yield Check("quotas", partial(check_quotas, page), needs=METRICS)
@@ -241,7 +255,9 @@ def check_server(chosen: Settings) -> Finding:
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return fail(f"The server on {where} is not ready: {body.decode(errors='replace')[:MAX_SHOWN]}", advice)
     if status != HTTPStatus.OK:
-        return fail(f"The program on {where} is not a zq server: it answers /readyz with status {status}.")
+        return fail(
+            f"The program on {where} is not a zq server: it answers /readyz with status {status}.", ANOTHER_PORT
+        )
     return ok(f"The server on {where} is ready.")
 
 
@@ -277,6 +293,18 @@ def check_server_store(page: Scrape) -> Finding:
         return fail("The store does not respond to the server.", "See the server's log and the store.")
     level = f", and has level {values['store_level']:.0f}" if "store_level" in values else ""
     return ok(f"The store responds to the server{level}.")
+
+
+def check_mode(page: Scrape) -> Finding:
+    """Check that no mode restricts the server. The metric contains the position of the mode in ``Mode``."""
+    number = page().values.get("mode")
+    if number is None:
+        return skip("The server has no metric zq_mode.")
+    mode = list(Mode)[int(number)]
+    if mode is Mode.NORMAL:
+        return ok("The mode is normal.")
+    advice = "To accept requests again, free disk space if it is low, and run zq-server mode normal."
+    return warn(f"The mode is {mode}, so the server refuses {REFUSED[mode]}.", advice)
 
 
 def check_backlog(page: Scrape) -> Finding:

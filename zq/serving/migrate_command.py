@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -148,7 +148,7 @@ def _read_uri(name: str) -> str:
 
 
 def _open(uri: str, is_new: bool = False) -> Storage:
-    """Open a store. An embedded store must exist, unless ``is_new`` is true.
+    """Open a store. The store must exist, unless ``is_new`` is true.
 
     Raises ``StartRefused`` if the store does not exist or cannot be migrated.
     """
@@ -163,7 +163,11 @@ def _open(uri: str, is_new: bool = False) -> Storage:
     except OSError as error:
         raise StartRefused(f"The store in {folder} cannot be read. Run the command as the server's user.") from error
     os.environ[settings.variable("storage", "uri")] = uri
-    return connect(uri, Configuration().current.driver_options)
+
+    def reject() -> NoReturn:
+        raise StartRefused(f"There is no store at {without_secrets(uri)}.")
+
+    return connect(uri, Configuration().current.driver_options, initial=None if is_new else reject)
 
 
 def migrate(source: Store, target: Store, options: Options, report: Callable[[str], object]) -> int:

@@ -15,7 +15,7 @@ from zq.auth import check as check_auth
 from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
 from zq.clock import local_time
-from zq.diagnosis import Finding, judge_certificate, ok, warn
+from zq.diagnosis import Finding, fail, judge_certificate, ok, warn
 from zq.serving import startup
 from zq.serving.metrics.token import read_token
 from zq.serving.sections import SECTIONS
@@ -47,6 +47,11 @@ def check_driver(chosen: Settings) -> Finding:
     return ok(f"The driver for {chosen.storage.uri.partition(':')[0]}: stores is installed.")
 
 
+def check_engine(chosen: Settings) -> Finding:
+    startup.check_engine(chosen.server.engine)
+    return ok(f"The HTTP server {chosen.server.engine} is installed.")
+
+
 def check_policy(chosen: Settings) -> Finding:
     Policy(chosen.auth.policy_file)
     return ok(f"The policy is {chosen.auth.policy_file or 'the built-in table'}.")
@@ -54,7 +59,7 @@ def check_policy(chosen: Settings) -> Finding:
 
 def read_secrets(chosen: Settings) -> int:
     """Read all secrets except the private key of TLS. Return the number of keys that encrypt messages."""
-    check_auth(chosen.auth)
+    check_auth(chosen.auth, chosen.path)
     read_token(chosen.metrics.token_file)
     for section in SECTIONS:
         section.check_files(chosen.of(section))
@@ -77,7 +82,7 @@ def check_certificate(chosen: Settings) -> Finding:
     try:
         expires = read_expiry(certificate, chosen.server.tls_key)
     except ssl.SSLCertVerificationError as error:
-        return warn(f"Clients reject {certificate}: {error.verify_message}.", advice)
+        return fail(f"Clients reject {certificate}: {error.verify_message}.", advice)
     except ssl.SSLError as error:
         return warn(
             f"Python's default TLS client cannot connect with {certificate}: {error.reason}.",
@@ -96,13 +101,17 @@ def check_client_authority(chosen: Settings) -> Finding:
     if not ends:
         return warn(f"{authority} contains no certificate of an authority.", "Add the issuer of the clients.")
     advice = "Add its successor, and send the server SIGHUP. When it expires, clients with certificates cannot connect."
-    return judge_certificate(min(ends) - local_time(), f"A certificate in {authority}", advice)
+    first, last = min(ends) - local_time(), max(ends) - local_time()
+    if first <= 0 < last:
+        return warn(f"A certificate in {authority} has expired, but another one is valid.", "Remove the expired one.")
+    return judge_certificate(first, f"A certificate in {authority}", advice)
 
 
 # The checks by name, in the order of the start.
 REQUIREMENTS: Final[dict[str, Callable[[Settings], Finding]]] = {
     "options": check_variables,
     "access": check_access,
+    "engine": check_engine,
     "driver": check_driver,
     "policy": check_policy,
     "keys": check_keys,

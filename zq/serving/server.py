@@ -27,6 +27,7 @@ from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.application import App
 from zq.http.commands import Command, SendRequest, request
+from zq.model.levels import Initial
 from zq.serving import (
     backup_command,
     control,
@@ -211,14 +212,14 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
         _export_options(given)
         chosen = Configuration().current
         logs.configure(chosen.log.format, "WARNING")
-        return credential_commands.run(command, given, _connect(chosen))
+        return credential_commands.run(command, given, _connect(chosen, may_create=given.verb == "create"))
     except (StartRefused, Unavailable) as refusal:
         return _reject(refusal)
 
 
-def _open_in_process(chosen: Settings) -> App:
+def _open_in_process(chosen: Settings, may_create: bool) -> App:
     audit.configure(chosen.log.audit)
-    storage = open_store(chosen)
+    storage = open_store(chosen) if may_create else _open_existing(chosen, open_store)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
@@ -229,12 +230,12 @@ def _open_in_process(chosen: Settings) -> App:
 
 @contextmanager
 def _open_modes(chosen: Settings) -> Iterator[Modes]:
-    with closing(open_store(chosen)) as storage:
+    with closing(_open_existing(chosen, open_store)) as storage:
         yield Modes(storage.documents, StoreClock(storage.now, distrusted_lead=storage.clock_lead))
 
 
-def _open_existing(chosen: Settings) -> Storage:
-    """Open the existing store and its pools.
+def _open_existing(chosen: Settings, opens: Callable[[Settings, Initial], Storage] = open_stores) -> Storage:
+    """Open the existing store and, by default, its pools.
 
     Raises ``StartRefused`` if there is no store, or if the store is in an object store and a running server owns it.
     """
@@ -245,11 +246,15 @@ def _open_existing(chosen: Settings) -> Storage:
     def reject() -> NoReturn:
         raise StartRefused(f"There is no store at {logs.without_secrets(chosen.storage.uri)}.")
 
-    return open_stores(chosen, reject)
+    return opens(chosen, reject)
 
 
-def _connect(chosen: Settings) -> SendRequest:
-    return credential_commands.connect(chosen.server.control, partial(_open_in_process, chosen))
+def _connect(chosen: Settings, may_create: bool = False) -> SendRequest:
+    """Return a function that sends requests to the running server, or to an application that opens the store.
+
+    ``may_create`` allows a new store: the first credential may be created before the first start of a server.
+    """
+    return credential_commands.connect(chosen.server.control, partial(_open_in_process, chosen, may_create))
 
 
 def _rekey(chosen: Settings) -> int:
@@ -264,6 +269,7 @@ def _rekey(chosen: Settings) -> int:
 def _check_start(configuration: Configuration) -> None:
     chosen = configuration.current
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
+    startup.check_engine(chosen.server.engine)
     find_driver(chosen.storage.uri)
     Policy(chosen.auth.policy_file)
     audit.configure(chosen.log.audit)

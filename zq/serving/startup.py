@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl, unquote
@@ -154,6 +155,13 @@ def check_exposure(chosen: Settings) -> list[str]:
     listener = Listener(server.bind, server.port, is_loopback(server.bind))
     warnings = [warning for section in SECTIONS for warning in section.check_exposure(chosen.of(section), listener)]
     return warnings + _warnings(chosen)
+
+
+def check_engine(engine: str) -> None:
+    """Raise ``StartRefused`` if the package of the HTTP server is not installed."""
+    if find_spec(engine) is None:
+        extra = "granian" if engine == "granian" else "server"
+        raise StartRefused(f"[server] engine = {engine} requires an extra: pip install 'zq-queue[{extra}]'.")
 
 
 def is_loopback(host: str) -> bool:

@@ -98,6 +98,8 @@ class PoolSettings(Struct, frozen=True):
 class Settings(Struct, frozen=True, kw_only=True):
     """The checked options of one server: a struct for each part, and values that depend on several options."""
 
+    path: str | None
+    """The configuration file, if there is one."""
     general: sections.GeneralOptions
     auth: AuthOptions
     share: SignedUrlOptions
@@ -158,7 +160,7 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
     """Return the checked options of ``conf``. Raises ``StartRefused`` for an invalid option."""
     with refusing():
         _check_values(conf, path)
-        settings = _read_settings(conf)
+        settings = _read_settings(conf, path)
     _check(settings)
     completed = {each.name: each.complete(FEATURES[each.name].read(conf), settings) for each in SECTIONS}
     return structs.replace(settings, features=completed)
@@ -175,7 +177,7 @@ def check_file(path: str) -> None:
                 raise StartRefused(f"The configuration file {path} sets {name} in [{section}], which does not exist.")
 
 
-def _read_settings(conf: cfg.ConfigOpts) -> Settings:
+def _read_settings(conf: cfg.ConfigOpts, path: str | None) -> Settings:
     given = {name: part.read(conf) for name, part in PARTS.items()}
     auth, quota, server, metrics = given["auth"], given["quota"], given["server"], given["metrics"]
     uri = given["storage"].uri
@@ -200,6 +202,7 @@ def _read_settings(conf: cfg.ConfigOpts) -> Settings:
         return options | ({"timeout": given["transport"].storage_timeout} if scheme in NETWORKED else {})
 
     return Settings(
+        path=path,
         **given,
         **allot_threads(engine, server),
         shared_store=scheme in NETWORKED,

@@ -149,7 +149,7 @@ def download(objects: Objects, mark: CheckpointRef, folder: Path) -> Manifest:
             raise StoreDamaged(f"The object {name} is damaged: its checksum is wrong.")
         (folder / file.name).write_bytes(value)
 
-    folder.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ThreadPoolExecutor(AT_ONCE, "zq-restore") as readers:
         list(readers.map(one, manifest.files))
     return manifest

@@ -29,7 +29,7 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
-from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
+from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, hold_unfinished, open_error, warn_of_others
 from zq.storage.rocksdb.rescue import DamagedDirectory
 from zq.storage.rocksdb.space import SpaceGuard
 from zq.storage.rocksdb.store import Store
@@ -140,25 +140,12 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
     If the block ends without an error, rename the subfolder ``store`` to ``to``. Remove the temporary folder in any
     case.
     """
-    unfinished = to.with_name(f"{to.name}.unfinished")
-    for target in (to, unfinished):
-        if target.exists():
-            raise StartRefused(
-                f"{target} already exists, but a salvage creates a new store. Choose another directory, or remove "
-                "this one."
-            )
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
     hold_lock(path).close()  # reject a store that is in use before anything is created
-    try:
-        unfinished.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise StartRefused(f"{unfinished} cannot be created: {error.strerror}.") from error
-    try:
+    with hold_unfinished(to) as unfinished:
         yield unfinished
         (unfinished / "store").rename(to)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 class Backups:
@@ -208,7 +195,6 @@ class Backups:
         path, manifest = parse_path(uri), backups.read(folder)
         with create_directory(path) as unfinished:
             try:
-                unfinished.mkdir(mode=0o700, parents=True)
                 found = backups.find_damage(folder, manifest, unfinished)
             except OSError as error:
                 raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error

@@ -11,18 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from zq import __version__
 from zq.diagnosis import Check, Finding, fail, measure, ok, skip, warn
 from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.storage.options import RocksdbOptions, check_choices
+from zq.storage.ordered import layout
 from zq.storage.rocksdb import BACKED_UP, parse_path
 from zq.storage.rocksdb.files import OWNER_ONLY
+from zq.storage.rocksdb.space import thresholds
 
-# Free share of a disk below which the doctor warns, and below which the check fails.
-LOW_SPACE: Final = 0.15
-MIN_SPACE: Final = 0.05
-# Free bytes below which the check fails.
-MIN_FREE: Final = 1 << 30
 # Number and size in bytes of the synced writes, and the duration in seconds of a slow one.
 WRITES: Final = 100
 WRITE_SIZE: Final = 4096
@@ -42,7 +40,8 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     folder = find_folder(path)
     yield (
         Check("store folder", partial(check_mode, path)),
-        Check("disk space", partial(check_space, folder)),
+        Check("store version", partial(check_version, path)),
+        Check("disk space", partial(check_space, folder, chosen.min_free_space)),
         Check("disk sync", partial(check_sync, folder)),
         Check("durability", partial(check_durability, chosen)),
         Check("backup", partial(check_backup, path, now)),
@@ -68,14 +67,22 @@ def check_mode(path: Path) -> Finding:
     return ok(f"Only the owner of {path} can read it.")
 
 
-def check_space(folder: Path) -> Finding:
+def check_version(path: Path) -> Finding:
+    """Report the layout. A server that has opened the store has checked its layout."""
+    if not (path / "CURRENT").exists():
+        return skip(f"There is no store in {path} yet.")
+    return ok(f"zq {__version__} serves only stores of layout {layout.VERSION.decode()}.")
+
+
+def check_space(folder: Path, min_free: int | None = None) -> Finding:
+    """Compare the free space with the space below which the server refuses posts; see ``space.thresholds``."""
     usage = shutil.disk_usage(folder)
-    share = usage.free / usage.total
-    found = f"The disk of {folder} has {usage.free / (1 << 30):,.1f} GiB free, {share:.0%} of it."
-    advice = "Enlarge the disk, or shorten ttls. A full disk rejects all changes."
-    if share < MIN_SPACE or usage.free < MIN_FREE:
+    minimum, recovered = thresholds(usage.total, min_free)
+    found = f"The disk of {folder} has {usage.free / (1 << 30):,.1f} GiB free, {usage.free / usage.total:.0%} of it."
+    advice = f"Enlarge the disk, or shorten ttls. Below {minimum / (1 << 30):,.1f} GiB, the server refuses posts."
+    if usage.free < minimum:
         return fail(found, advice)
-    return warn(found, advice) if share < LOW_SPACE else ok(found)
+    return warn(found, advice) if usage.free < recovered else ok(found)
 
 
 def check_sync(folder: Path) -> Finding:

@@ -175,19 +175,73 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def create_directory(path: Path) -> Iterator[Path]:
-    """Provide a temporary path at which the caller creates a directory within a ``with`` block.
+    """Provide a temporary directory for the files of a new store within a ``with`` block.
 
     If the block ends without an error, rename the directory to ``path``. Otherwise, remove the directory.
     """
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    if os.path.lexists(path):
-        raise StartRefused(f"{path} already exists, but a restore creates a new store. Choose another directory.")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
+    with hold_unfinished(path) as unfinished:
         yield unfinished
         unfinished.rename(path)
+
+
+@contextmanager
+def hold_unfinished(path: Path) -> Iterator[Path]:
+    """Provide the empty directory ``<path>.unfinished`` within a ``with`` block, and remove it at the end.
+
+    The block may rename the directory. A lock on the directory excludes other processes until then. If a process was
+    killed, its lock is free, and the next call removes its files.
+
+    Raises ``StartRefused`` if ``path`` exists, if another process uses the directory, or if it cannot be created.
+    """
+    _reject_existing(path)
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        lock = _lock_directory(unfinished)
+    except BlockingIOError as error:
+        raise StartRefused(
+            f"Another process is creating a store in {path}. Wait until it has ended, or choose another directory."
+        ) from error
+    except OSError as error:
+        raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error
+    try:
+        _reject_existing(path)  # the previous owner of the lock may have completed the store
+        for left in unfinished.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        yield unfinished
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if _is_at(lock, unfinished):  # the directory of another process must stay
+            shutil.rmtree(unfinished, ignore_errors=True)
+        os.close(lock)
+
+
+def _reject_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise StartRefused(f"{path} already exists, but this command creates a new store. Choose another directory.")
+
+
+def _lock_directory(path: Path) -> int:
+    """Create a directory if it is missing, lock it, and return its file descriptor, whose closing ends the lock.
+
+    Raises ``BlockingIOError`` if another process has locked the directory.
+    """
+    while True:
+        path.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(directory)
+            raise
+        if _is_at(directory, path):
+            return directory
+        os.close(directory)  # the previous owner has renamed or removed the directory
+
+
+def _is_at(directory: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(directory), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def flush_all(views: Iterable[Rdict]) -> None:

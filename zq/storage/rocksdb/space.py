@@ -57,10 +57,18 @@ class SpaceGuard:
         minimum and the total size of the file system.
         """
         usage = self._disk_usage(self._path)
-        minimum = default_minimum(usage.total) if self._minimum is None else self._minimum
-        recovered = min(minimum * RECOVERY, (minimum + usage.total) // 2)
+        minimum, recovered = thresholds(usage.total, self._minimum)
         self._is_low = usage.free < (recovered if self._is_low else minimum)
         return self._is_low
+
+
+def thresholds(total: int, minimum: int | None) -> tuple[int, int]:
+    """Return the free bytes below which posts are refused, and from which they are accepted again.
+
+    ``total`` is the size of the file system. ``minimum`` is the configured minimum, or None for the default.
+    """
+    chosen = default_minimum(total) if minimum is None else minimum
+    return chosen, min(chosen * RECOVERY, (chosen + total) // 2)
 
 
 def default_minimum(total: int) -> int:
