@@ -142,9 +142,16 @@ def complaints(expression: str) -> list[str]:
 
 @every_row("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
-    """An alert has a severity, plain texts that name an option, and a runbook with up to three commands."""
+    """An alert has a severity, plain texts that name an option, and a runbook.
+
+    The runbook first says what users notice, then names up to three commands. It has fewer commands if no other command
+    shows more about the cause. For all alerts, the page says once when to page the on-call engineer.
+    """
     assert rule["annotations"]["runbook_url"] == f"api-ref/runbooks.md#{rule['alert'].lower()}"
-    shown = re.findall(r"^- (.+)$", sections()[rule["alert"]], re.MULTILINE)
+    notice, _, rest = sections()[rule["alert"]].strip().partition("\n\n")
+    assert re.match(r"[A-Z][^`]+\.$", notice, re.DOTALL)
+    assert rest.startswith("- `zq")
+    shown = re.findall(r"^- (.+)$", rest, re.MULTILINE)
     assert 1 <= len(shown) <= 3
     assert all(re.match(r"`zq(-server)? [^`]+`: ", line) for line in shown)
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
@@ -176,8 +183,8 @@ def server_words(capsys: pytest.CaptureFixture[str]) -> tuple[set[str], set[str]
     with pytest.raises(SystemExit):
         server.main(["--help"])
     shown = capsys.readouterr().out
-    (choices,) = re.findall(r"^  \{([\w,-]+)\}", shown, re.MULTILINE)
-    return {*choices.split(",")}, {*re.findall(r"--[\w-]+", shown)}
+    listed = shown.partition("\ncommands:\n")[2]
+    return {*re.findall(r"^  ([\w-]+)", listed, re.MULTILINE)}, {*re.findall(r"--[\w-]+", shown)}
 
 
 def test_the_runbooks_name_commands_that_exist(server_words: tuple[set[str], set[str]]) -> None:

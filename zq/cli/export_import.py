@@ -102,6 +102,8 @@ def export(session: Session, path: Path | None, settings: bool) -> None:
 
     The export includes claimed and delayed messages, but no claims and no history. If messages have members that an
     import cannot restore, such as claim counts, zq lists these members on standard error and exits with 1.
+
+    To compress an export, run "zq export | zstd > FILE.zst". To import it, run "zstd -dc FILE.zst | zq import -".
     """
     session.configure(patient=True)
     if settings:

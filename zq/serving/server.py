@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -293,31 +294,50 @@ class Parser(argparse.ArgumentParser):
         super().error(logs.without_secrets(message))
 
 
+# The commands with their operands, as shown in the help.
+_SUMMARIES: Final = {
+    "backup DIRECTORY": "create a backup of an embedded store in the directory, through the running server",
+    "backup verify BACKUP": "check that a backup is complete and unchanged",
+    "check-store": "check that an embedded store without a running server is readable and consistent",
+    "doctor": "check the configuration, the machine, the server and the store, and print what to do",
+    "drain": "report that the server is not ready, and return when no request is in progress",
+    "migrate SOURCE TARGET": "copy a store to an empty store; both are URIs, and no server may use them",
+    "mode [MODE]": "print the mode of all servers on the store, or set it: normal, no_posts (no new messages) or "
+    "read_only (no changes)",
+    "owner": "print which server owns a store in an object store",
+    "rekey": "wrap all data keys with the first master key of the file, and use new data keys from now on",
+    "restore [BACKUP]": "create a new embedded store (--to) from a backup, or from a store in an object store",
+    "salvage": "copy the readable data of a damaged embedded store to a new store (--to), and list the losses",
+    "ship": "copy an embedded store to an object store (--to)",
+    "upgrade": "print the level of the store and the versions of its servers, or raise the level after all servers "
+    "were upgraded",
+}
+
+
+def _help_lines(usage: str, summary: str) -> str:
+    return textwrap.fill(
+        summary, 79, initial_indent=f"  {usage:22}", subsequent_indent=" " * 24, break_on_hyphens=False
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="zq-server", description="Run the zq queue service over HTTP.")
+    summaries = _SUMMARIES | {
+        f"{name} ...": f"{each.summary}: zq-server {name} --help" for name, each in COMMANDS.items()
+    }
+    parser = Parser(
+        prog="zq-server",
+        description="Run the zq queue service over HTTP or, with a command, manage a server or a store.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["commands:", *(_help_lines(*summary) for summary in sorted(summaries.items()))]),
+    )
     parser.add_argument(
         "command",
+        metavar="COMMAND",
         nargs="?",
-        choices=sorted([*OFFLINE, *COMMANDS, "backup", "doctor", "drain", "migrate", "mode", "rekey", "upgrade"]),
-        help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
-        + "backup: create a backup of an embedded store in the directory NAME through its running server; "
-        "backup verify: check that the backup NAME is complete and unchanged; "
-        "doctor: check the configuration, the machine, the server and the store, and print what to do; "
-        "check-store: check that an embedded store without a running server is readable and consistent; "
-        "migrate: copy the store NAME (source) to the empty store NAME (target), of any driver, while no server uses "
-        "them; "
-        "drain: report that the server is not ready, and return when no request is in progress; "
-        "mode: print the mode of all servers on the store, or set it to NAME: normal, no_posts (no new messages) or "
-        "read_only (no changes); "
-        "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
-        "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
-        "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
-        "ship: copy an embedded store to an object store; "
-        "owner: print which server owns a store in an object store; "
-        "upgrade: print the level of the store and the versions of its servers, or raise the level after all servers "
-        "were upgraded",
+        choices=sorted({usage.split()[0] for usage in summaries}),
+        help="a command of the list below; without a command, the server runs",
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory, backup name, store URIs, or mode")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="the operands of the command, as in the list below")
     parser.add_argument(
         "--keep", metavar="N", type=_count, help="backup: number of newest backups to keep in the directory"
     )

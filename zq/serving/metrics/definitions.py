@@ -144,7 +144,9 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
 }
 # Metrics that the scraped process reads on each scrape.
 READ: Final[dict[str, Definition]] = {
-    # The layout of the store is not a label, because the version determines it.
+    # The layout of the store is not a label, because the version determines it. The level is the value of
+    # zq_store_level, because an upgrade raises it while servers run, and a changed label would start a new series.
+    # The name is short, because the labels describe the server and its store, not only the build.
     "info": _gauge("Always 1; the labels identify the server.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("Seconds by which the server's clock is ahead of the store's clock."),
     "clock_uncertainty_seconds": _gauge("Maximum error of the server's estimate of the store's time, in seconds."),
@@ -167,5 +169,6 @@ SERVER: Final[dict[str, Definition]] = {
     ),
 }
 ALL: Final = COUNTED | STORE_TOTALS | STORE_GAUGES | READ | SERVER
-# Additional labels of queue metrics if ``[metrics] per_queue`` is set.
+# Additional labels of queue metrics if ``[metrics] per_queue`` is set. The option is named after the queues, because
+# they determine the number of series; it also adds the project to the quota metrics.
 PER_QUEUE: Final = ("project", "queue")
