@@ -358,7 +358,7 @@ class TopicController(Protocol):
 
         - The slice has at least ``limit`` messages.
         - With the next batch, the bodies would exceed a megabyte. The first batch may be larger.
-        - The search has skipped many batches of other topics.
+        - The search has skipped many batches of other topics, or purged batches.
 
         If the pattern is a single topic, the cost depends on that topic only.
         """
