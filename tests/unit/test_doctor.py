@@ -34,6 +34,7 @@ from zq.serving.upgrade_command import UpgradeStatus
 from zq.storage import diagnose
 from zq.storage.mongodb import doctor as mongodb_doctor
 from zq.storage.mongodb.client import Client
+from zq.storage.ordered import layout
 from zq.storage.rocksdb import BACKED_UP
 from zq.storage.rocksdb import doctor as rocksdb_doctor
 
@@ -424,6 +425,7 @@ def test_a_running_server_is_checked_through_its_control_socket(
         assert "1,000 files" in found("open files", "warn")
         _, results = examine()
         assert (results["servers"].status, results["level"].status) == ("ok", "ok")
+        assert f"The store has layout {layout.VERSION.decode()} and level " in results["level"].found
         monkeypatch.setattr("zq.serving.doctor.__version__", "9.9")
         assert f"run zq {__version__}, but zq 9.9 is installed" in found("servers", "warn")
 

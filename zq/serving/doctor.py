@@ -388,7 +388,8 @@ def check_servers(status: Callable[[], UpgradeStatus]) -> Finding:
 
 def check_level(status: Callable[[], UpgradeStatus]) -> Finding:
     seen = status()
-    found = f"The store has level {seen.level}, and zq {seen.version} supports level {seen.supported}."
+    layout = f"layout {seen.layout} and " if seen.layout else ""
+    found = f"The store has {layout}level {seen.level}, and zq {seen.version} supports level {seen.supported}."
     if seen.level == seen.supported:
         return ok(found)
     begun = "An upgrade has begun, but is not complete." if seen.is_begun else "The upgrade is not finished."

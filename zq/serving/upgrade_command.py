@@ -26,7 +26,7 @@ from zq.model.levels import StoreLevel
 from zq.serving import control
 from zq.serving.level_watch import INTERVAL, TTL, ProcessRecord, catalogue_of, read_processes
 from zq.storage.api import Storage
-from zq.storage.capabilities import LevelledStorage
+from zq.storage.capabilities import LaidOutStorage, LevelledStorage
 from zq.storage.pooling import PooledStorage
 
 # Path of the operation of the control socket.
@@ -52,6 +52,7 @@ class UpgradeStatus(Struct, frozen=True):
         level: The level of the store; if there are pools, the lowest level of all stores.
         is_begun: Whether an upgrade to a higher level has begun, but not every store has this level yet.
         processes: The processes that use a shared store; empty if only one process can open the store.
+        layout: The layout of the store, or "" if the server or the driver does not report it.
     """
 
     version: str
@@ -59,6 +60,7 @@ class UpgradeStatus(Struct, frozen=True):
     level: int
     is_begun: bool
     processes: list[ProcessRecord]
+    layout: str = ""
 
     @property
     def older(self) -> list[ProcessRecord]:
@@ -111,12 +113,14 @@ def apply(storage: Storage, finish: bool, pause: Seconds = 0) -> UpgradeStatus:
 
 def read_status(storage: Storage) -> UpgradeStatus:
     found = [levels.check(store.read_level()) for store in _stores(storage)]
+    catalogue: object = catalogue_of(storage)
     return UpgradeStatus(
         __version__,
         levels.supported(),
         min(each.level for each in found),
         any(each.required > each.level for each in found),
         read_processes(storage.documents, storage.now()),
+        catalogue.layout if isinstance(catalogue, LaidOutStorage) else "",
     )
 
 

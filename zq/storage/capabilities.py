@@ -178,6 +178,16 @@ class LevelledStorage(Protocol):
 
 
 @runtime_checkable
+class LaidOutStorage(Protocol):
+    """A storage that reports its layout. The drivers of shared stores report theirs in ``zq-server doctor``."""
+
+    @property
+    def layout(self) -> str:
+        """The version of the store's layout, which the storage has checked when it opened the store."""
+        ...
+
+
+@runtime_checkable
 class LimitedSpace(Protocol):
     """A storage on a file system of the server's machine."""
 

@@ -88,6 +88,10 @@ class OrderedStorage:
     def is_prompt(self) -> bool:
         return self._handle.is_prompt
 
+    @property
+    def layout(self) -> str:
+        return layout.VERSION.decode()
+
     def now(self) -> Seconds:
         moment = self._clock.now()
         if self._is_clock_distrusted != (self._clock.distrusted_lead > 0):
