@@ -102,11 +102,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     used or the directory has no store.
     """
     if newest(objects):
-        raise StartRefused(
-            "The prefix already contains objects of a store. Use another prefix. If a ship to this prefix was "
-            "interrupted, delete the prefix's objects, for example with aws s3 rm --recursive s3://bucket/prefix/, "
-            "and repeat the command."
-        )
+        raise StartRefused("The prefix already contains objects of a store. Use another prefix.")
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     shape.admit(path)
