@@ -2,6 +2,7 @@
 """Checkpoints, the removal of obsolete objects, and restores from the remaining ones."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
+from tests.commands import run, run_apart
+from tests.faults.killed import MODULE as KILLED
+from tests.faults.killed import kill_at
 from tests.object.conftest import Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
@@ -17,7 +20,7 @@ from zq.errors import StartRefused, StoreDamaged
 from zq.serving.migration_record import SourceRecord, check_served, write
 from zq.storage import check, connect
 from zq.storage.api import Storage
-from zq.storage.object import checkpoints
+from zq.storage.object import checkpoints, offline
 from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, file_name
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Span, log_name, read
@@ -204,6 +207,21 @@ def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, t
     storage.close()
     assert bodies(machine("second")) == numbers(25)
     assert embedded(path) == numbers(20)
+
+
+@pytest.mark.parametrize("name", ["upload", "write", "open_epoch"])
+def test_an_upload_that_is_killed_is_repeated(machine: Open, uri: str, tmp_path: Path, name: str) -> None:
+    """The killed command has won an election, but a store that was opened is not replaced."""
+    source = tmp_path / "plain"
+    with closing(connect(f"rocksdb://{source}")) as plain:
+        posted(plain, 0, 20)
+    ship = ("ship", "--store", f"rocksdb://{source}", "--to", uri)
+    killed = kill_at(offline.__name__, name, 1)
+    assert run_apart(*ship, module=KILLED, env=killed).code == -signal.SIGKILL
+    done = run(*ship)
+    assert (done.code, done.error) == (0, "")
+    assert run(*ship).code == 2
+    assert bodies(machine("first")) == numbers(20)
 
 
 def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(

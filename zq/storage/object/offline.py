@@ -16,8 +16,9 @@ from zq.storage.object.epochs import (
     Head,
     Opening,
     RestorePoints,
+    TakeoverLost,
     check_layout,
-    newest,
+    depose,
     newest_opened,
     open_epoch,
     read,
@@ -31,6 +32,8 @@ from zq.storage.rocksdb.files import Damage, create_directory
 from zq.storage.rocksdb.store import Store
 
 NOT_THERE: Final = "There is no store under this prefix in the object store."
+
+USED: Final = "The prefix already contains objects of a store. Use another prefix."
 
 
 class RestoreState(NamedTuple):
@@ -98,11 +101,15 @@ def restore(
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     """Upload the embedded store in the directory ``path`` to an unused prefix. Return the store's file count.
 
-    ``moment`` is the current time in milliseconds since the Unix epoch. Raises ``StartRefused`` if the prefix has been
-    used or the directory has no store.
+    ``moment`` is the current time in milliseconds since the Unix epoch. If an earlier call was killed, a repeated call
+    takes over its election like a server, because no epoch was opened. Files that only the earlier call has uploaded
+    stay in the object store.
+
+    Raises ``StartRefused`` if the prefix has a store, if another process creates one at the same time, or if the
+    directory has no store.
     """
-    if newest(objects):
-        raise StartRefused("The prefix already contains objects of a store. Use another prefix.")
+    if newest_opened(objects)[1] is not None:
+        raise StartRefused(USED)
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     shape.admit(path)
@@ -110,6 +117,8 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     store = ShippedStore(path, shape.families, "", Damage())
     try:
         epoch = win_election(objects)
+        if depose(objects, epoch)[1] is not None:
+            raise StartRefused(USED)
         shutil.rmtree(folder, ignore_errors=True)
         store.link(folder)
         files = describe_files(folder, {})
@@ -120,7 +129,10 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     mark = CheckpointRef(0, moment, epoch)
     write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
     opening = Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
-    open_epoch(objects, epoch, opening)
+    try:
+        open_epoch(objects, epoch, opening)
+    except TakeoverLost as error:
+        raise StartRefused(USED) from error
     write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
     return len(files)
 
