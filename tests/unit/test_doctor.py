@@ -140,7 +140,7 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     code, results = examine()
     assert code <= 1
     assert [result.check for result in results.values() if result.status == "fail"] == []
-    assert len(results) == 27
+    assert len(results) == 26
     done = check_start()
     assert (done.code, done.error) == (0, "")
     assert len(done.said.splitlines()) == 11

@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from zq import __version__
 from zq.diagnosis import Check, Finding, fail, measure, ok, skip, warn
 from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.storage.options import RocksdbOptions, check_choices
-from zq.storage.ordered import layout
 from zq.storage.rocksdb import BACKED_UP, parse_path
 from zq.storage.rocksdb.files import OWNER_ONLY
 from zq.storage.rocksdb.space import thresholds
@@ -40,7 +38,6 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     folder = find_folder(path)
     yield (
         Check("store folder", partial(check_mode, path)),
-        Check("store version", partial(check_version, path)),
         Check("disk space", partial(check_space, folder, chosen.min_free_space)),
         Check("disk sync", partial(check_sync, folder)),
         Check("durability", partial(check_durability, chosen)),
@@ -65,13 +62,6 @@ def check_mode(path: Path) -> Finding:
     if mode & ~OWNER_ONLY & 0o777:
         return warn(f"{path} has mode {mode:o}, so other users may read all messages.", f"Run: chmod 700 {path}")
     return ok(f"Only the owner of {path} can read it.")
-
-
-def check_version(path: Path) -> Finding:
-    """Report the layout. A server that has opened the store has checked its layout."""
-    if not (path / "CURRENT").exists():
-        return skip(f"There is no store in {path} yet.")
-    return ok(f"zq {__version__} serves only stores of layout {layout.VERSION.decode()}.")
 
 
 def check_space(folder: Path, min_free: int | None = None) -> Finding:
