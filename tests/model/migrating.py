@@ -17,6 +17,9 @@ from zq.serving.migration_record import release
 from zq.storage import connect
 from zq.storage.api import Storage
 
+# The time of a store may be this many seconds ahead of the machine's clock.
+AHEAD = 10**9
+
 
 class Timed:
     """A store whose time is the time of a machine. The time of a store must not go backwards."""
@@ -47,7 +50,8 @@ class MovingHolder(Holder):
             timed = (Timed(storage, self.clock) for storage in (self.storage, self.other))
             stores = map(Store, timed, (self.uri, self.other_uri))
             lines: list[str] = []
-            code = migrate(*stores, Options(sorted(known), drop_stages=True, watch=0), lines.append)
+            options = Options(sorted(known), drop_stages=True, watch=-AHEAD)
+            code = migrate(*stores, options, lines.append)
             for storage in (self.storage, self.other):
                 release(storage.documents, now)
             assert code == 0, "\n".join(lines)
