@@ -103,7 +103,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
     ``moment`` is the current time in milliseconds since the Unix epoch. If an earlier call was killed, a repeated call
     takes over its election like a server, because no epoch was opened. Files that only the earlier call has uploaded
-    stay in the object store.
+    stay in the object store. A call that was killed after it opened an epoch leaves a complete store.
 
     Raises ``StartRefused`` if the prefix has a store, if another process creates one at the same time, or if the
     directory has no store.
@@ -117,7 +117,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     store = ShippedStore(path, shape.families, "", Damage())
     try:
         epoch = win_election(objects)
-        if depose(objects, epoch)[1] is not None:
+        if newest_opened(objects)[1] is not None or depose(objects, epoch)[1] is not None:
             raise StartRefused(USED)
         shutil.rmtree(folder, ignore_errors=True)
         store.link(folder)

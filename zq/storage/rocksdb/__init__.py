@@ -143,7 +143,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
     hold_lock(path).close()  # reject a store that is in use before anything is created
-    with hold_unfinished(to) as unfinished:
+    with hold_unfinished(to, path) as unfinished:
         yield unfinished
         (unfinished / "store").rename(to)
 
@@ -193,7 +193,7 @@ class Backups:
                 clock is implausible. No store was created.
         """
         path, manifest = parse_path(uri), backups.read(folder)
-        with create_directory(path) as unfinished:
+        with create_directory(path, folder) as unfinished:
             try:
                 found = backups.find_damage(folder, manifest, unfinished)
             except OSError as error:

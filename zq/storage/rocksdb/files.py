@@ -174,27 +174,31 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def create_directory(path: Path) -> Iterator[Path]:
+def create_directory(path: Path, source: Path | None = None) -> Iterator[Path]:
     """Provide a temporary directory for the files of a new store within a ``with`` block.
 
-    If the block ends without an error, rename the directory to ``path``. Otherwise, remove the directory.
+    If the block ends without an error, rename the directory to ``path``. Otherwise, remove the directory. ``source`` is
+    the directory of the files that the block reads; see ``hold_unfinished``.
     """
-    with hold_unfinished(path) as unfinished:
+    with hold_unfinished(path, source) as unfinished:
         yield unfinished
         unfinished.rename(path)
 
 
 @contextmanager
-def hold_unfinished(path: Path) -> Iterator[Path]:
+def hold_unfinished(path: Path, source: Path | None) -> Iterator[Path]:
     """Provide the empty directory ``<path>.unfinished`` within a ``with`` block, and remove it at the end.
 
     The block may rename the directory. A lock on the directory excludes other processes until then. If a process was
     killed, its lock is free, and the next call removes its files.
 
-    Raises ``StartRefused`` if ``path`` exists, if another process uses the directory, or if it cannot be created.
+    Raises ``StartRefused`` if ``path`` exists, if the directory is ``source``, if another process uses the directory,
+    or if it cannot be created.
     """
     _reject_existing(path)
     unfinished = path.with_name(f"{path.name}.unfinished")
+    if source is not None and source.resolve() == unfinished.resolve():
+        raise StartRefused(f"{source} is the temporary directory of {path}. Choose another directory.")
     try:
         lock = _lock_directory(unfinished)
     except BlockingIOError as error:
