@@ -302,18 +302,21 @@ def test_a_restore_waits_for_no_other_process_and_leaves_its_files(backup: Path,
     assert whole(f"rocksdb://{new}")
 
 
-def test_the_source_is_never_removed_as_an_unfinished_store(backup: Path, new: Path) -> None:
-    """The source has the name of the temporary directory of the target."""
-    source = new.with_name("new.unfinished")
+@pytest.mark.parametrize("name", ["new.unfinished", "new.unfinished/store"])
+def test_the_source_is_never_removed_as_an_unfinished_store(backup: Path, new: Path, name: str) -> None:
+    """The source is the temporary directory of the target, or in it."""
+    source, folder = new.parent / name, new.parent / name.replace("new", "next")
     assert run("restore", backup, "--store", f"rocksdb://{source}").code == 0
-    done = run("salvage", "--store", f"rocksdb://{source}", "--to", new)
-    assert (done.code, "is the temporary directory of" in done.error) == (2, True), done
+    folder.parent.mkdir(exist_ok=True)
+    backup.rename(folder)
+    for command in (
+        ("salvage", "--store", f"rocksdb://{source}", "--to", new),
+        ("restore", folder, "--store", f"rocksdb://{new.with_name('next')}"),
+    ):
+        done = run(*command)
+        assert (done.code, "Rename it first" in done.error) == (2, True), done
     assert whole(f"rocksdb://{source}")
-    source = new.with_name("next.unfinished")
-    backup.rename(source)
-    done = run("restore", source, "--store", f"rocksdb://{new.with_name('next')}")
-    assert (done.code, "is the temporary directory of" in done.error) == (2, True), done
-    assert (source / "MANIFEST.json").exists()
+    assert (folder / "MANIFEST.json").exists()
 
 
 def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:

@@ -192,13 +192,15 @@ def hold_unfinished(path: Path, source: Path | None) -> Iterator[Path]:
     The block may rename the directory. A lock on the directory excludes other processes until then. If a process was
     killed, its lock is free, and the next call removes its files.
 
-    Raises ``StartRefused`` if ``path`` exists, if the directory is ``source``, if another process uses the directory,
-    or if it cannot be created.
+    Raises ``StartRefused`` if ``path`` exists, if the directory contains ``source``, if another process uses the
+    directory, or if it cannot be created.
     """
     _reject_existing(path)
     unfinished = path.with_name(f"{path.name}.unfinished")
-    if source is not None and source.resolve() == unfinished.resolve():
-        raise StartRefused(f"{source} is the temporary directory of {path}. Choose another directory.")
+    if source is not None and source.resolve().is_relative_to(unfinished.resolve()):
+        raise StartRefused(
+            f"{unfinished} is the temporary directory of {path}, but contains {source}. Rename it first."
+        )
     try:
         lock = _lock_directory(unfinished)
     except BlockingIOError as error:
