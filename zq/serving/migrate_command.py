@@ -8,6 +8,9 @@ During a migration, no server may use the stores, not even in the mode ``read_on
 messages and delivers notifications. A server updates a timestamp in a networked store every two seconds,
 so the command can detect running servers. The command also writes a record to each store, so that no server starts on
 the store; see ``migration_record``.
+
+The command does not detect another run of itself on networked stores. A run that was suspended can therefore change the
+target after another run has completed the migration.
 """
 
 import argparse
