@@ -157,6 +157,7 @@ def test_a_checksum_stands_beside_the_details(compose: Any) -> None:
         ("GET", f"{URL}?ids=a"),
         ("GET", f"{URL}/a"),
         ("DELETE", f"{URL}?pop=1"),
+        ("DELETE", f"{URL}?ids=a"),
         ("POST", f"{JOBS}/claims"),
         ("GET", f"{JOBS}/claims/c"),
         ("GET", f"{JOBS}/stats"),

@@ -71,24 +71,23 @@ class MessageCollection:
             self._list(req, resp, queue, detailed, starts)
 
     def on_delete(self, req: Request, resp: falcon.Response, queue: str) -> None:
-        ids, pop = query.values(req, "ids"), query.integer(req, "pop")
+        ids, pop, detailed = query.values(req, "ids"), query.integer(req, "pop"), query.boolean(req, "detailed")
         if bool(ids) == (pop is not None):
             raise Invalid("Exactly one of ids and pop must be given.")
         verb = Verb.MANAGE if pop is None else Verb.CONSUME
         req.context.allowance.authorize("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
         if pop is not None:
-            self._pop(req, resp, pop)
+            self._pop(req, resp, pop, bool(detailed))
             return
         _reject_wait(req)
         weight.admit(req, len(ids))
         self._messages.delete_many(req.context.queue, ids, query.values(req, "claim_ids"))
         resp.status = falcon.HTTP_204
 
-    def _pop(self, req: Request, resp: falcon.Response, pop: int) -> None:
-        detailed = query.boolean(req, "detailed")
+    def _pop(self, req: Request, resp: falcon.Response, pop: int, detailed: bool) -> None:
         fetch = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
         poll = weight.admit_each_poll(req, pop, fetch, takes=True)
-        long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, bool(detailed)), takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, detailed), takes=True)
 
     def _stage(self, req: Request, resp: falcon.Response, stage: str) -> None:
         req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
