@@ -15,6 +15,7 @@ from typing import Any, Final
 from cachetools import FIFOCache
 from keystoneauth1.exceptions import ClientException
 from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
+from oslo_config import cfg
 from webob.exc import HTTPException
 
 from zq.auth.credentials import CACHE_SIZE, FailureLimit
@@ -41,22 +42,25 @@ IDENTITY_HEADERS: Final = (
 Application = Callable[..., Iterable[bytes]]
 
 
-def create_middleware(app: Application, path: str | None) -> AuthProtocol:
+def create_middleware(app: Application, path: str | None) -> tuple[AuthProtocol, cfg.ConfigOpts]:
     """Create the middleware in front of ``app`` from the configuration file ``path`` and the environment.
+
+    Return the middleware and its options.
 
     Raises ``StartRefused`` if a setting is not valid.
     """
-    conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
+    options = cfg.ConfigOpts()
     try:
-        middleware = AuthProtocol(app, conf)
-        cached = middleware._conf.get("token_cache_time")
+        options([], "zq", default_config_files=[path] if path else None, validate_default_values=True)
+        middleware = AuthProtocol(app, {"oslo_config_config": options, "delay_auth_decision": False})
+        cached = options.keystone_authtoken.token_cache_time
     except Exception as error:  # the configured authentication plugin may raise anything
         raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
     if not 0 <= cached <= MAX_CACHED:
         raise StartRefused(
             f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED} seconds; it is {cached}."
         )
-    return middleware
+    return middleware, options
 
 
 class Keystone:
@@ -74,7 +78,7 @@ class Keystone:
         self._valid: FIFOCache[bytes, None] = FIFOCache(CACHE_SIZE)
         self._app: Application = lambda _, __: ()
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
-        self._middleware = create_middleware(self._run_application, path)
+        self._middleware, self._options = create_middleware(self._run_application, path)
 
     def wrap(
         self,
@@ -116,8 +120,13 @@ class Keystone:
 
     @property
     def middleware(self) -> AuthProtocol:
-        """The ``AuthProtocol`` instance, which authenticates to Keystone with the server's own credential."""
+        """The ``AuthProtocol`` instance, which validates tokens."""
         return self._middleware
+
+    @property
+    def options(self) -> cfg.ConfigOpts:
+        """The options of the middleware, which contain the server's own credential."""
+        return self._options
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.

@@ -118,12 +118,12 @@ def create_policy(
 
 def create_trusts(options: NotificationOptions, strategy: object) -> "Trusts | None":
     """Create the Keystone trust client. Return None if the authentication strategy is not Keystone."""
-    middleware = getattr(strategy, "middleware", None)
-    if middleware is None:
+    middleware, settings = getattr(strategy, "middleware", None), getattr(strategy, "options", None)
+    if middleware is None or settings is None:
         return None
     from zq.subscriptions.trusts import Trusts
 
-    return Trusts(middleware, options.trust_http, options.trust_targets)
+    return Trusts(middleware, settings, options.trust_http, options.trust_targets)
 
 
 def _reject_subscriber(_subscriber: str) -> None:

@@ -16,7 +16,9 @@ from urllib.parse import unquote, urlsplit
 from cachetools import FIFOCache
 from keystoneauth1 import loading
 from keystoneauth1.exceptions import ClientException, HTTPClientError
+from keystoneauth1.loading.session import Session
 from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
+from oslo_config.cfg import ConfigOpts
 from webob.exc import HTTPException
 
 from zq.errors import Invalid, Unavailable
@@ -24,6 +26,8 @@ from zq.model import Seconds
 
 LOG = logging.getLogger(__name__)
 PREFIX: Final = "trust+"
+# Section of the options of Keystone's middleware.
+SECTION: Final = "keystone_authtoken"
 # Maximum number of trusts whose tokens a process caches.
 MAX_CACHED: Final = 1000
 # Options that set the scope of the service user's token. They are unset for a trust token, whose scope is the trust.
@@ -34,12 +38,20 @@ class Trusts:
     """A Keystone client that creates trusts and trust tokens as the user in ``[keystone_authtoken]``.
 
     Args:
+        middleware: Validates the callers' tokens.
+        options: The options of the middleware.
         http: Whether tokens may be sent without TLS.
         targets: URL prefixes that may receive tokens, in addition to the services in Keystone's catalogue.
     """
 
-    def __init__(self, middleware: AuthProtocol, http: bool, targets: Iterable[str]) -> None:
+    def __init__(self, middleware: AuthProtocol, options: ConfigOpts, http: bool, targets: Iterable[str]) -> None:
         self._middleware = middleware
+        self._options = options
+        own = options[SECTION]
+        self._session = Session().load_from_options(
+            own.insecure, None, own.cafile, own.certfile, own.keyfile, timeout=own.http_connect_timeout
+        )
+        self._service = self._create_plugin()
         self._http = http
         self._targets = tuple(targets)
         self._lock = threading.Lock()
@@ -51,7 +63,7 @@ class Trusts:
         try:
             caller = self._middleware.fetch_token(token)["token"]
             self._check(subscriber, _list_urls(caller.get("catalog") or []))
-            session, service = self._middleware._session, self._middleware._auth
+            session, service = self._session, self._service
             trust = {
                 "trustor_user_id": caller["user"]["id"],
                 "trustee_user_id": service.get_user_id(session),
@@ -78,10 +90,8 @@ class Trusts:
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
             raise Invalid("The subscription has no Keystone trust.")
-        session = self._middleware._session
         try:
-            plugin = self._plugin(trust)
-            access = plugin.get_access(session)
+            access = self._plugin(trust).get_access(self._session)
             self._check(subscriber, _list_urls(access.service_catalog.catalog))
             return {"X-Auth-Token": access.auth_token}
         except ClientException as error:
@@ -90,14 +100,12 @@ class Trusts:
     def _plugin(self, trust: str) -> Any:
         with self._lock:
             if trust not in self._plugins:
-                conf = self._middleware._conf
-                group = conf.get("auth_section") or conf.group_name
-                loader: Any = loading.get_plugin_loader(conf.get("auth_type", group=group))
-                own = {"trust_id": trust, **dict.fromkeys(SCOPES)}
-                self._plugins[trust] = loader.load_from_options_getter(
-                    lambda option: conf.get(option.dest, group=group), **own
-                )
+                self._plugins[trust] = self._create_plugin(trust_id=trust, **dict.fromkeys(SCOPES))
             return self._plugins[trust]
+
+    def _create_plugin(self, **changes: str | None) -> Any:
+        """Create the authentication plugin of the service user; ``changes`` replace options."""
+        return loading.load_auth_from_conf_options(self._options, SECTION, **changes)
 
     def _identity(self, session: Any, service: Any) -> str:
         found = service.get_endpoint(session, service_type="identity", interface="internal", version=(3, 0))
