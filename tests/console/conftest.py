@@ -20,6 +20,7 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Dialog,
+    Error,
     Page,
     Request,
     Response,
@@ -51,6 +52,15 @@ NOTHING = "\N{EN DASH}"
 STATUS = re.compile(r"status of (\d{3})")
 # ``window.away`` hides the page, like another tab in front of the page.
 HIDE = "Object.defineProperty(document, 'hidden', {get: () => window.away === true})"
+# ``window.notices`` has the texts of all notices, because a notice of success disappears after some seconds.
+RECORD_NOTICES = """
+window.notices = [];
+new MutationObserver(() => {
+  for (const notice of document.querySelectorAll('.said')) {
+    if (notice.textContent !== window.notices.at(-1)) window.notices.push(notice.textContent);
+  }
+}).observe(document, {childList: true, subtree: true, characterData: true});
+"""
 FORGET = "() => { try { sessionStorage.clear(); localStorage.clear(); } catch { /* an empty page has none */ } }"
 _numbers = itertools.count(1)
 
@@ -76,10 +86,11 @@ def context() -> Iterator[BrowserContext]:
 
 
 def context_of(browser: Browser) -> BrowserContext:
-    """Open a context with pages that ``window.away`` can hide."""
+    """Open a context with pages that ``window.away`` can hide and that record their notices."""
     opened = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce", accept_downloads=True)
     opened.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.add_init_script(HIDE)
+    opened.add_init_script(RECORD_NOTICES)
     return opened
 
 
@@ -186,6 +197,14 @@ class Watch:
     def _on_response(self, response: Response) -> None:
         if response.status >= 400 and response.status not in self.expected:
             self.wrong.append(f"{response.status} for {response.request.method} {response.url}")
+
+
+def expect_notice(page: Page, text: str) -> None:
+    """Wait until the page has shown a notice that contains the text; the notice may have disappeared."""
+    try:
+        page.wait_for_function("(text) => window.notices.some((notice) => notice.includes(text))", arg=text)
+    except Error as error:
+        raise AssertionError(f"{text!r} is not in {page.evaluate('window.notices')}") from error
 
 
 Watching = Callable[..., Watch]

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.abilities import locate, need
-from tests.console.conftest import Guarded, Watch, Watching
+from tests.console.conftest import Guarded, Watch, Watching, expect_notice
 from tests.rotation import rotated
 from tests.servers import ZqServer, free_port, wait_for
 from zq.client import Client
@@ -72,7 +72,7 @@ def test_a_reader_sees_all_and_each_button_says_why_not(tokened: Guarded, watchi
         purge = page.get_by_role("button", name="Purge…")
         expect(purge).to_have_attribute("title", f"Your credential does not allow queues:purge in {tokened.project}.")
         purge.click(force=True)
-        expect(page.locator(".announcer")).to_contain_text("does not allow queues:purge")
+        expect_notice(page, "does not allow queues:purge")
         expect(page.get_by_role("dialog")).to_have_count(0)
         assert client.queue("mail").stats().total >= 1
 
@@ -144,5 +144,5 @@ def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watchi
     expect(page.locator(".tree")).to_contain_text("a: 1")
     page.get_by_role("button", name="Delete…").last.click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.locator(".announcer")).to_contain_text("The message was deleted.")
+    expect_notice(page, "The message was deleted.")
     assert all(request.url.startswith(f"{proxy.url}/a/b/zq") for request in watch.requests)

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, expect_notice
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     watch.check_accessible()
     with page.expect_response(lambda answer: answer.url.endswith("/mail/purge")) as purged:
         dialog.get_by_role("button", name="Purge").click()
-    expect(page.locator(".announcer")).to_contain_text("Purged 25 messages from mail.")
+    expect_notice(page, "Purged 25 messages from mail.")
     expect(page.get_by_role("button", name="Purge…")).to_be_focused()
     assert (client.queue("mail").stats().total, client.queue("other").stats().total) == (0, 1)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Audit").click()

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, expect_notice
 from tests.servers import ask
 from zq.client import Client
 
@@ -68,7 +68,7 @@ def test_a_claim_is_released_by_the_name_of_its_queue(client: Client, watch: Wat
     dialog.get_by_role("textbox").fill("jobs")
     watch.check_accessible()
     dialog.get_by_role("button", name="Release").click()
-    expect(page.locator(".announcer")).to_contain_text("The claim was released.")
+    expect_notice(page, "The claim was released.")
     expect(page.locator("tbody tr")).to_have_count(1)
     assert [one.id for one in client.queue("jobs").claims()] == [other]
     assert [message.claim_count for message in client.queue("jobs").list(state="ready")] == [1, 1]

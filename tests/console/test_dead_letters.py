@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, expect_notice
 from zq.client import Client
 from zq.wire.extensions import BuryTerms
 
@@ -97,7 +97,7 @@ def test_selected_dead_letters_are_redriven(client: Client, watch: Watch) -> Non
     for id in ids[:2]:
         page.get_by_label(f"Select {id}").check()
     confirm(page, page.get_by_role("button", name="Redrive 2…"))
-    expect(page.locator(".announcer")).to_contain_text("Moved 2 messages.")
+    expect_notice(page, "Moved 2 messages.")
     expect(rows(page)).to_have_count(1)
     assert [message.id for message in client.queue("orders").list()] == ids[:2]
 

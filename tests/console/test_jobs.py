@@ -4,7 +4,7 @@
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Watch, expect_notice
 from zq import errors
 from zq.client import Client
 
@@ -67,7 +67,7 @@ def test_a_small_stage_is_dropped(client: Client, watch: Watch) -> None:
     drop.click()
     dialog.get_by_role("button", name="Delete").click()
     expect(row(watch, "Stages", "small")).to_have_count(0)
-    expect(page.locator(".said")).to_contain_text("The stage was deleted.")
+    expect_notice(page, "The stage was deleted.")
     assert [stage.name for stage in client.stages()] == ["stays"]
     with pytest.raises(errors.StageNotFound):
         client.commit("small", 1, publish=[("small", 1)])

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import Watch, Watching
+from tests.console.conftest import Watch, Watching, expect_notice
 from tests.servers import wait_for
 from zq.client import Client, TypedValue
 from zq.wire.extensions import BuryTerms
@@ -54,7 +54,7 @@ def test_a_message_goes_through_its_whole_life(client: Client, watch: Watch) -> 
     page.get_by_role("checkbox").check()
     page.get_by_role("button", name="Replay…").click()
     page.get_by_role("dialog").get_by_role("button", name="Replay").click()
-    expect(page.locator(".announcer")).to_contain_text("Replayed 1 message.")
+    expect_notice(page, "Replayed 1 message.")
     assert [message.body for message in client.queue("mail").list()] == [{"order": 1}]
 
 
@@ -74,7 +74,7 @@ def test_a_message_is_posted_with_attributes(client: Client, watch: Watch, kind:
     expect(attributes).to_have_value('{"note": "two words"}')
     attributes.fill('{"kind": "invoice", "n": {"type": "Number", "value": "1.50"}}')
     send.click()
-    expect(page.locator(".announcer")).to_contain_text("1 message ")
+    expect_notice(page, "1 message ")
     attributes.fill("")
     send.click()
     expect(page.get_by_role("link", name="show the")).to_be_visible()
@@ -144,12 +144,12 @@ def test_metadata_are_a_form_that_sends_what_was_changed(client: Client, watch: 
     page.get_by_label("_dead_letter_queue", exact=True).fill("")
     ttl.fill("600")
     save(page, "_default_message_ttl: 3600 → 600")
-    expect(page.locator(".announcer")).to_contain_text("1 key saved.")
+    expect_notice(page, "1 key saved.")
     other.get_by_label("_history_ttl").fill("60")
     free = other.get_by_label("Your own keys, as a JSON object")
     free.fill(free.input_value().replace("shop", "store"))
     save(other)
-    expect(other.locator(".announcer")).to_contain_text("2 keys saved.")
+    expect_notice(other, "2 keys saved.")
     found = client.queue("mail").metadata()
     assert (found["_default_message_ttl"], found["_history_ttl"], found["owner"]) == (600, 60, "store")
     assert found["size"] == 10**18 + 1

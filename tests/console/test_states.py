@@ -5,6 +5,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.console.conftest import Watch, Watching
+from tests.console.test_modules import run
 from tests.servers import ZqServer
 from zq.client import Client
 
@@ -100,6 +101,24 @@ def test_notice_of_success_disappears_and_error_stays(client: Client, watch: Wat
     expect(notice).to_be_visible()
     page.get_by_role("button", name="Close this notice").click()
     expect(notice).to_have_count(0)
+
+
+def test_end_of_a_notice_does_not_remove_a_later_notice(watch: Watch) -> None:
+    """The page may have no time to render between the two: here it is rendered 35 ms late."""
+    watch.page.clock.install(time=0)
+    page = watch.open("topics")
+    expect(page.get_by_role("heading", level=1, name="Topics")).to_be_visible()
+    page.evaluate("window.requestAnimationFrame = () => 0")
+    page.clock.pause_at(60_000)
+    run(watch, "parts/act", "loaded.announce('first')")
+    page.clock.run_for(6_020)
+    run(watch, "parts/act", "loaded.announce('second')")
+    page.clock.run_for(25)
+    notices = page.locator(".said span").all_inner_texts()
+    page.clock.resume()
+    assert notices == ["second"]
+    page.clock.fast_forward(10_000)
+    expect(page.locator(".said")).to_have_count(0)
 
 
 def test_pages_of_server_without_authentication_name_the_setting(client: Client, watch: Watch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watching
+from tests.console.conftest import Watching, expect_notice
 from tests.rotation import rotated
 from tests.servers import ZqServer, wait_for
 from tests.sink import CONFIG, Sink
@@ -54,7 +54,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         sink.answers.clear()
         page.get_by_role("button", name="Redeliver…").click()
         page.get_by_role("dialog").get_by_role("button", name="Redeliver").click()
-        expect(page.locator(".announcer")).to_contain_text("Retrying 1 delivery. Still failed: 0.")
+        expect_notice(page, "Retrying 1 delivery. Still failed: 0.")
         wait_for(lambda: len(sink.came(f"/hook-{kind}")) == 3, 60, "it again")
         expect(given_up).to_have_count(0)
 

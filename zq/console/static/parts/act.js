@@ -2,7 +2,7 @@
 // Buttons that change something, and notices of the outcome. Buttons are hidden on a read-only console, and have no effect
 // if the caller may not use them.
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { may, readOnly, session } from "../session.js";
 import { html } from "./html.js";
 
@@ -19,7 +19,8 @@ export function Announcer() {
   const [said, setSaid] = useState(NOTHING);
   announcer = (text, error = false) => setSaid({ text, error, at: Date.now() });
   const close = () => setSaid(NOTHING);
-  useEffect(() => {
+  // Not `useEffect`, which runs after a delay: the timer of the notice before could end first, and remove this notice.
+  useLayoutEffect(() => {
     if (!said.text || said.error) return;
     const left = () => Date.now() - said.at > KEPT && close();
     const timer = setTimeout(close, SHOWN);
@@ -38,7 +39,7 @@ export function Announcer() {
 }
 
 /**
- * Tell what has come of an act.
+ * Show a notice of the outcome of an act.
  * @param {string} text
  * @param {boolean} [error]
  */
