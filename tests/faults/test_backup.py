@@ -24,12 +24,14 @@ from tests.commands import run, run_apart
 from tests.faults.disks import LimitedFiles
 from tests.faults.killed import MODULE as KILLED
 from tests.faults.killed import kill_at
+from tests.faults.test_unreadable_store import WITHOUT_OVERRIDE
 from tests.reader import SHELL, succeed
 from tests.rotation import rotated
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
 from tests.stores import RedisServer
 from zq.model import ListFilter, QueueRef
 from zq.serving import control
+from zq.serving.settings.options import OBJECT_SCHEMES
 from zq.storage import connect
 from zq.storage.rocksdb import backups
 
@@ -156,11 +158,11 @@ def back_up_under_load(uri: str, target: Path, folder: Path, seconds: float, eve
                 time.sleep(max(0.0, every - (time.monotonic() - began)))
     judged = backups.complete_backups(target)
     assert len(judged) == len(made)
-    for number, (folder, (began, ended)) in enumerate(zip(judged, made, strict=True)):
-        verified = run("backup", "verify", folder)
+    for number, (backup, (began, ended)) in enumerate(zip(judged, made, strict=True)):
+        verified = run("backup", "verify", backup)
         assert verified.code == 0, verified
         restored = folder / f"restored{number}"
-        done = run("restore", folder, "--store", f"rocksdb://{restored}")
+        done = run("restore", backup, "--store", f"rocksdb://{restored}")
         assert done.code == 0, done
         load.judge(everything(f"rocksdb://{restored}"), began, ended)
         shutil.rmtree(restored)
@@ -318,6 +320,21 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
     assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to create a backup of another user")
+def test_a_backup_of_another_user_is_named_with_the_remedy(zq: ZqServer, uri: str, target: Path) -> None:
+    """Root has run one backup by hand, and the server's user cannot read it."""
+    assert run("backup", target, "--store", uri).code == 0
+    (other,) = target.glob("*Z")
+    other.chmod(0)
+    command = [sys.executable, "-m", "zq.serving.server", "backup", str(target), "--store", uri]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OVERRIDE, *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    other.chmod(0o700)
+    sentence = f"{other}/MANIFEST.json: Permission denied. The server's user must own the folder and its backups."
+    assert (done.returncode, done.stderr) == (2, f"zq-server: The backup failed: {sentence}\n")
+
+
 @pytest.mark.ability("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
     """The file system has 32 KiB."""
@@ -339,14 +356,27 @@ def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target
     for store, sentence in (
         (uri, "Start the server, which creates the backup"),
         ("memory:", "A store in memory cannot be backed up"),
-        ("s3://bucket/prefix", "zq-server restore --at"),
-        ("swift://container/prefix", "zq-server restore --at"),
+        *((f"{scheme}://container/prefix", "zq-server restore --at") for scheme in OBJECT_SCHEMES),
         ("redis://127.0.0.1", "Use the tools of the store"),
         ("mongodb://127.0.0.1", "Use the tools of the store"),
     ):
         done = run("backup", target, "--store", store)
         assert (done.code, sentence in done.error) == (2, True), done
     assert list(target.iterdir()) == []
+
+
+def test_the_store_of_a_server_with_another_socket_is_not_to_be_copied(uri: str, target: Path, tmp_path: Path) -> None:
+    """A copy of an open store would be inconsistent."""
+    with ZqServer(uri, config=f"[server]\ncontrol = {tmp_path}/sock\n"):
+        done = run("backup", target, "--store", uri)
+        assert (done.code, done.error.count("A server has the store open: add --config")) == (2, 1), done
+        assert "copy the store" not in done.error
+
+
+def test_a_restore_is_refused_with_what_to_name() -> None:
+    other = run("restore", "a", "--store", "redis://127.0.0.1").error
+    assert other == "zq-server: A backup can be restored only to an embedded store: --store rocksdb:///var/lib/zq.\n"
+    assert "Name a backup: zq-server restore BACKUP" in run("restore").error
 
 
 UNFIT = [
@@ -397,7 +427,7 @@ def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp
     """The commands of ``api-ref/backup.md`` back up a served store and restore a consistent store."""
     (lines,) = (block.text for block in PAGE if block.text.startswith("zq-server backup"))
     restored = f"{tmp_path}/restored"
-    pairs = (("/var/lib/zq-restored", restored), ("/var/lib/zq", uri[10:]), ("/srv/zq-backups", target))
+    pairs = (("/var/lib/zq/restored", restored), ("/var/lib/zq/store", uri[10:]), ("/srv/zq-backups", target))
     said = succeed([*SHELL, replaced(lines, *pairs)], tmp_path)
     assert said.count(" 0 contradictions") == 2
     assert bodies(f"rocksdb://{restored}") == [0, 1, 2]

@@ -23,7 +23,9 @@ from tests.damaged import flip, table_of
 from tests.faults.integrity import whole
 from tests.faults.killed import MODULE as KILLED
 from tests.faults.killed import kill_at
+from tests.faults.test_unreadable_store import WITHOUT_OVERRIDE
 from tests.rotation import rotated
+from tests.servers import MODULE as SERVER
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock, StoreClock
@@ -220,7 +222,7 @@ def test_an_invalid_manifest_is_refused(text: bytes, backup: Path) -> None:
     assert (done.code, done.error.count("\n")) == (2, 1), done
 
 
-def test_a_path_that_is_not_a_backup_is_refused(tmp_path: Path, backup: Path) -> None:
+def test_a_path_that_is_not_a_backup_is_refused(tmp_path: Path, sound: Path, backup: Path) -> None:
     """The cases are a folder without a manifest, a file, nothing, and a manifest that is a link or a folder."""
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
@@ -230,6 +232,8 @@ def test_a_path_that_is_not_a_backup_is_refused(tmp_path: Path, backup: Path) ->
     for name in ("file", "empty", "nothing", "linked", "deep"):
         done = run("backup", "verify", tmp_path / name)
         assert (done.code, "is not a backup" in done.error) == (2, True), done
+    (one,) = backups.complete_backups(sound / "backups")
+    assert f"name one of them, such as {one}." in run("backup", "verify", one.parent).error
     (tmp_path / "loop").symlink_to("loop")
     for name in ("loop", "x" * 300):
         done = run("backup", "verify", tmp_path / name)
@@ -259,6 +263,21 @@ def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Pa
     for to in ("/proc/store", tmp_path / "file" / "store", tmp_path / ("x" * 300)):
         done = run("restore", backup, "--store", f"rocksdb://{to}")
         assert (done.code, "cannot be written" in done.error) == (2, True), done
+
+
+def test_a_store_is_never_created_inside_another(backup: Path, new: Path, tmp_path: Path) -> None:
+    """RocksDB does not know the files, and a removal of the outer store would remove the inner one."""
+    store = f"rocksdb://{new}"
+    assert run("restore", backup, "--store", store).code == 0
+    (tmp_path / "link").symlink_to(new)
+    for to in (new / "inner", new / "in" / "ner", tmp_path / "link" / "inner"):
+        for command in (
+            ("restore", backup, "--store", f"rocksdb://{to}"),
+            ("salvage", "--store", store, "--to", to),
+        ):
+            done = run(*command)
+            assert (done.code, f"is inside the store {new}" in done.error) == (2, True), done
+    assert not list(new.glob("in*"))
 
 
 @pytest.mark.parametrize(
@@ -317,6 +336,32 @@ def test_the_source_is_never_removed_as_an_unfinished_store(backup: Path, new: P
         assert (done.code, "Rename it first" in done.error) == (2, True), done
     assert whole(f"rocksdb://{source}")
     assert (folder / "MANIFEST.json").exists()
+
+
+@pytest.mark.parametrize("name", ["new.unfinished", "new.unfinished/store"])
+def test_an_open_store_is_never_removed_as_an_unfinished_store(backup: Path, new: Path, name: str) -> None:
+    """The command leaves all files of the store. After the store was closed, the command removes them."""
+    restore, path = ("restore", backup, "--store", f"rocksdb://{new}"), new.parent / name
+    with closing(opened(path)) as storage:
+        storage.messages.post(JOBS, drafts(1), NOW)
+        done = run(*restore)
+        assert (done.code, f"may be using the store {path}. Stop" in done.error) == (2, True), done
+    assert whole(f"rocksdb://{path}")
+    assert run(*restore).code == 0
+    assert sorted(path.name for path in new.parent.iterdir()) == ["backup", "new"]
+
+
+def test_an_unfinished_store_that_cannot_be_removed_is_named(backup: Path, new: Path) -> None:
+    """A command of another user has left the files. Root drops its privilege first."""
+    left = new.parent / "new.unfinished"
+    left.mkdir()
+    (left / "CURRENT").touch()
+    left.chmod(0o555)
+    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
+    restore = [*unprivileged, sys.executable, "-m", SERVER, "restore", str(backup), "--store", f"rocksdb://{new}"]
+    done = subprocess.run(restore, capture_output=True, text=True, timeout=60)
+    sentence = f"empty its temporary directory {left}, but cannot: Permission denied. Remove the directory as its owner"
+    assert (done.returncode, sentence in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
 def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: Path) -> None:

@@ -3,6 +3,8 @@
 
 import hashlib
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +17,7 @@ from tests.damaged import cut, flip, flushed, table_of
 from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import NOW, drafts, use
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Grouping, KnownFence, Lease, ListFilter, QueueRef
+from zq.model import ClaimRequest, Draft, Grouping, KnownFence, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry
 from zq.model.quotas import Work
 from zq.model.stats import SalvageResult
@@ -365,3 +367,22 @@ def test_a_store_in_use_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) 
     finally:
         storage.close()
     assert not path.with_name("new").exists()
+
+
+@pytest.mark.ability("unshare")
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    """The file system of the new store has 1 MiB, and the damaged store 2 MiB."""
+    old, disk = tmp_path / "store", tmp_path / "disk"
+    disk.mkdir()
+    with closing(connect(f"rocksdb://{old}", sync="never")) as storage:
+        now = storage.now()
+        for ids in (new_ids(500, now) for _ in range(4)):
+            storage.messages.post(
+                QueueRef("acme", "jobs"), [Draft(id, b'"%s"' % (b"x" * 1000), 3600, 0, "a") for id in ids], now
+            )
+    command = f"{sys.executable} -m zq.serving.server salvage --store rocksdb://{old} --to {disk}/new"
+    script = f"mount -t tmpfs -o size=1m none {disk} && {command}; code=$?; ls {disk}; exit $code"
+    command_line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr == f"zq-server: The file system of {disk}/new is full. Salvage to another one.\n"

@@ -31,7 +31,7 @@ def test_a_store_path_that_is_a_file_is_refused(tmp_path: Path, engine: str) -> 
     file = tmp_path / "store"
     file.write_text("not a store\n")
     server = ZqServer(f"rocksdb://{file}", engine=engine)
-    assert str(file) in sentence_of(server)
+    assert f"{file} is not a directory" in sentence_of(server)
     assert server.wait(1) == 2
     assert file.read_text() == "not a store\n"
 
@@ -67,6 +67,22 @@ def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: 
     migrate = [*unprivileged, sys.executable, "-m", "zq.serving.server", "migrate", f"rocksdb://{tmp_path}/source", uri]
     done = subprocess.run(migrate, capture_output=True, text=True, timeout=60)
     assert (done.returncode, f"{folder}/store cannot be opened" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("command", [["check-store"], ["salvage", "--to"]], ids=" ".join)
+@pytest.mark.parametrize("private", ["", "store"])
+def test_a_command_that_may_not_read_the_store_is_refused(command: list[str], private: str, tmp_path: Path) -> None:
+    """This is the usual mistake of an operator who is not the server's user."""
+    connect(f"rocksdb://{tmp_path}/folder/store").close()
+    (tmp_path / "folder" / private).chmod(0)
+    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
+    given = [*command, f"{tmp_path}/new"] if len(command) > 1 else command
+    line = [*unprivileged, sys.executable, "-m", "zq.serving.server", *given]
+    env = os.environ | {"OS_STORAGE__URI": f"rocksdb://{tmp_path}/folder/store"}
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"{tmp_path}/folder/store cannot be opened" in done.stderr
+    assert done.stderr.endswith("Run zq-server as the owner of the store.\n")
 
 
 @pytest.mark.every_engine

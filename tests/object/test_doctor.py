@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor's checks of a store in an object store."""
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +42,12 @@ def test_a_clock_behind_the_clock_of_the_owner_is_found(
     for seconds, status in ((3, "warn"), (90, "fail")):
         monkeypatch.setattr(doctor, "owner", lambda _uri, ahead=seconds: known | {doctor.AGE: -ahead})
         assert statuses(uri)["store clock"] == status
+
+
+def test_little_space_for_the_cache_is_a_warning_because_the_server_accepts_posts(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    for free, status in ((5 << 40, "ok"), (15 << 30, "warn"), (5 << 30, "warn")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(total=10 << 40, free=free))
+        assert statuses(uri)["disk space"] == status

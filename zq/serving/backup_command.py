@@ -19,6 +19,7 @@ from zq.model import store_uri
 from zq.serving import control
 from zq.serving.features import postpone_expiry
 from zq.serving.offline import print_report
+from zq.serving.settings.options import OBJECT_SCHEMES
 from zq.storage import Backups, backups, find_driver
 from zq.storage.api import Storage
 
@@ -31,12 +32,16 @@ BACKUP_HINT: Final = "Name the backup: zq-server backup verify /srv/backups/2026
 NO_BACKUPS: Final = {
     "memory": "A store in memory cannot be backed up: its data is lost when the server stops.",
     **dict.fromkeys(
-        ("s3", "swift"),
+        OBJECT_SCHEMES,
         "A store in an object store needs no separate backup: zq-server restore --at 2026-11-25T10:00:00Z --to "
         "rocksdb:///new restores it as of a point in time.",
     ),
 }
 OWN_BACKUP: Final = "zq cannot back up a {}: store. Use the tools of the store; backup.md has the commands."
+IN_USE: Final = "A server has the store open: add --config with its configuration file."
+NOT_RUNNING: Final = (
+    "Start the server, which creates the backup. If you do not want to start it, copy the store directory instead."
+)
 # Number of tokens read per page.
 PAGE: Final = 100
 
@@ -99,11 +104,10 @@ def backup(args: argparse.Namespace, uri: str, socket: str) -> int:
     try:
         with control.snapshot(socket) as snapshot:
             made = made_of.make(snapshot, target, args.keep)
-    except Unavailable as absence:
-        raise StartRefused(
-            f"{absence} Start the server, which creates the backup. If you do not want to start it, copy the store "
-            "directory instead."
-        ) from absence
+    except control.NoServer as absence:
+        raise StartRefused(f"{absence} {IN_USE if made_of.is_open(uri) else NOT_RUNNING}") from absence
+    except Unavailable as failure:
+        raise StartRefused(str(failure)) from failure
     print(f"{made.folder} has {made.size:,} bytes, of which {made.copied:,} were copied.")  # noqa: T201
     print(f"Requests were paused for {snapshot.pause * 1000:.0f} ms.")  # noqa: T201
     return 0
@@ -114,6 +118,8 @@ def restore(args: argparse.Namespace) -> int:
     """Create a new store from a backup. Return the exit code."""
     if len(args.names) != 1 or not args.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
+    if not args.store.startswith(EMBEDDED):
+        raise StartRefused("A backup can be restored only to an embedded store: --store rocksdb:///var/lib/zq.")
     folder = Path(args.names[0])
     shift = postpone_expiry if args.shift_time else None
     use = revoke_tokens if args.revoke_tokens else count_tokens

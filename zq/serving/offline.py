@@ -50,7 +50,10 @@ def salvage_store(uri: str, to: str | None) -> int:
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
     """Restore a store in an object store to a new embedded store, as of a time or log position. Return 0."""
     if not to:
-        raise StartRefused(f"--to is required: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
+        raise StartRefused(
+            "Name a backup: zq-server restore BACKUP --store rocksdb:///new. Or name a store in an object store: "
+            f"zq-server restore --store {OBJECT_STORE} --to rocksdb:///new"
+        )
     if at is not None and position is not None:
         raise StartRefused("--at cannot be combined with --position.")
     restored = restore(uri, to, None if at is None else _moment(at), position)

@@ -41,6 +41,10 @@ class Backups(Protocol):
         """Raise ``StartRefused`` if the folder ``target`` cannot store backups of the store at ``uri``."""
         ...
 
+    def is_open(self, uri: str) -> bool:
+        """Return whether a process has the store open, for example a server whose control socket is elsewhere."""
+        ...
+
     def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> NewBackup:
         """Create a backup in the folder, then remove all but the newest ``keep`` backups (None = keep all)."""
         ...

@@ -16,7 +16,8 @@ from zq.model import Seconds
 from zq.storage.object import default_cache, owner
 from zq.storage.object.offline import NOT_THERE
 from zq.storage.options import ObjectOptions, check_choices
-from zq.storage.rocksdb.doctor import check_space, find_folder
+from zq.storage.rocksdb.doctor import check_space
+from zq.storage.rocksdb.files import find_folder
 
 # Names of the members of ``owner`` that the checks use.
 STATE: Final = "state"
@@ -38,7 +39,7 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
     yield (
         Check("owner", partial(check_owner, known, chosen.owner_timeout)),
         Check("store clock", partial(check_clock, known)),
-        Check("disk space", partial(check_space, cache)),
+        Check("disk space", partial(check_cache, cache)),
     )
 
 
@@ -63,3 +64,13 @@ def check_clock(known: Mapping[str, str | int]) -> Finding:
     if age < -MAX_SYNCHRONISED_OFFSET:
         return judge_clock(age, "the store's owner")
     return ok("The clock of this machine is not behind the clock of the store's owner.")
+
+
+def check_cache(folder: Path) -> Finding:
+    """Check the free space of the cache. The server does not refuse posts before the disk is full."""
+    finding = check_space(folder)
+    if finding.status == "ok":
+        return finding
+    return warn(
+        finding.found, "Enlarge the disk, or set [storage:object] cache to another one. If it is full, requests fail."
+    )

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from msgspec import structs
 
-from zq.errors import StartRefused, StoreDamaged
+from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.model import Seconds, levels, store_uri
 from zq.model.expiry import Expiry
 from zq.model.levels import Initial
@@ -29,7 +29,17 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
-from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, hold_unfinished, open_error, warn_of_others
+from zq.storage.rocksdb.files import (
+    Damage,
+    create_directory,
+    find_folder,
+    hold_lock,
+    hold_unfinished,
+    is_open,
+    open_error,
+    salvage_error,
+    warn_of_others,
+)
 from zq.storage.rocksdb.rescue import DamagedDirectory
 from zq.storage.rocksdb.space import SpaceGuard
 from zq.storage.rocksdb.store import Store
@@ -64,6 +74,7 @@ def connect(
         raise open_error(path, error) from error
     if is_new:
         initial()  # may prevent a new store, of which then not even the directory is created
+        find_folder(path)
     return _open(path, chosen, expiry or Expiry(), initial)
 
 
@@ -90,7 +101,7 @@ def check(uri: str) -> Report:
 
 
 def _check(path: Path) -> Report:
-    if not (path / "CURRENT").exists():
+    if "CURRENT" not in _files(path):
         raise StartRefused(f"There is no store in {path}.")
     try:
         survey = Survey(path)
@@ -111,8 +122,8 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
     Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
     """
-    path = parse_path(uri)
-    with _replacement(path, parse_path(to) if ":" in to else Path(to)) as folder:
+    path, new = parse_path(uri), parse_path(to) if ":" in to else Path(to)
+    with _replacement(path, new) as folder:
         rescue = DamagedDirectory(path, folder, layout.FAMILIES)
         try:
             store = Store(folder / "store", layout.FAMILIES, "never", 0)
@@ -120,6 +131,8 @@ def salvage(uri: str, to: str) -> SalvageResult:
                 done = Salvage(rescue, store, _now())
                 done.run()
                 store.wait_durable(always=True)
+            except Unavailable as error:
+                raise salvage_error(new, error.__cause__ or error) from error
             finally:
                 store.close()
             damage = rescue.survey.damage()
@@ -133,6 +146,16 @@ def salvage(uri: str, to: str) -> SalvageResult:
     return SalvageResult(dict(sorted(done.saved.items())), done.lost, damage, report)
 
 
+def _files(path: Path) -> list[str]:
+    """Return the names of the files in a directory, if there is one. Raise ``StartRefused`` if it cannot be read."""
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise open_error(path, error) from error
+
+
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
     """Provide a temporary folder for a salvage within a ``with`` block.
@@ -140,7 +163,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
     If the block ends without an error, rename the subfolder ``store`` to ``to``. Remove the temporary folder in any
     case.
     """
-    if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
+    if not any(name.endswith((".sst", ".log")) for name in _files(path)):
         raise StartRefused(f"There is no store in {path}.")
     hold_lock(path).close()  # reject a store that is in use before anything is created
     with hold_unfinished(to, path) as unfinished:
@@ -155,6 +178,11 @@ class Backups:
     def check_target(target: Path, uri: str) -> None:
         """Raise ``StartRefused`` if the folder ``target`` is not suitable for backups of the store."""
         backups.check_target(target, parse_path(uri))
+
+    @staticmethod
+    def is_open(uri: str) -> bool:
+        """Return whether a process has the store open; see ``files.is_open``."""
+        return is_open(parse_path(uri))
 
     @staticmethod
     def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:

@@ -127,7 +127,9 @@ def read(folder: Path) -> Manifest:
         with _open(folder / MANIFEST) as file:
             text = file.read(MAX_MANIFEST_BYTES)
     except OSError as error:
-        raise StartRefused(f"{folder} is not a backup: {MANIFEST} cannot be read ({error.strerror}).") from error
+        known = complete_backups(folder) if isinstance(error, FileNotFoundError) and folder.is_dir() else []
+        hint = f" It contains backups: name one of them, such as {known[-1]}." if known else ""
+        raise StartRefused(f"{folder} is not a backup: {MANIFEST} cannot be read ({error.strerror}).{hint}") from error
     try:
         manifest = json.decode(text, type=Manifest)
     except MsgspecError as error:
@@ -275,4 +277,5 @@ def _name_of(moment: float) -> str:
 
 def _reason(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{(error.strerror or 'it failed').strip('.')}"
+    hint = " The server's user must own the folder and its backups" if isinstance(error, PermissionError) else ""
+    return f"{where}{(error.strerror or 'it failed').strip('.')}{'.' if hint else ''}{hint}"

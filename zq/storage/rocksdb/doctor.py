@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from zq.diagnosis import Check, Finding, fail, measure, ok, skip, warn
-from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.storage.options import RocksdbOptions, check_choices
 from zq.storage.rocksdb import BACKED_UP, parse_path
-from zq.storage.rocksdb.files import OWNER_ONLY
+from zq.storage.rocksdb.files import OWNER_ONLY, find_folder
 from zq.storage.rocksdb.space import thresholds
 
 # Number and size in bytes of the synced writes, and the duration in seconds of a slow one.
@@ -43,16 +42,6 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
         Check("durability", partial(check_durability, chosen)),
         Check("backup", partial(check_backup, path, now)),
     )
-
-
-def find_folder(path: Path) -> Path:
-    """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if it is not writable."""
-    folder = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise StartRefused(
-            f"The store {path} cannot be opened: {folder} is not a directory to which this user can write."
-        )
-    return folder
 
 
 def check_mode(path: Path) -> Finding:

@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -33,6 +33,7 @@ OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
 MISSING_FILE_ERRORS: Final = ("No such file", "Input/output error")
 # Parts of RocksDB's error messages about a full file system.
 FULL_DISK_ERRORS: Final = ("No space left", "Disk quota exceeded")
+STORE_FULL_ERROR: Final = "The store is full: its file system has no free space. Free disk space, and try again."
 # Bytes that an opening writes besides the contents of the log files.
 OPENING_BYTES: Final = 1 << 20
 # The mode of new directories. The mode of the files in them depends on the umask of the process.
@@ -131,6 +132,16 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
         time.sleep(LOCK_PAUSE)
 
 
+def find_folder(path: Path) -> Path:
+    """Return the store's directory or the nearest existing parent. Raises ``StartRefused`` if it is not writable."""
+    folder = next(each for each in (path, *path.absolute().parents) if os.path.exists(each))
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise StartRefused(
+            f"The store {path} cannot be opened: {folder} is not a directory to which this user can write."
+        )
+    return folder
+
+
 def warn_of_others(path: Path) -> None:
     """Log a warning if other users of this machine can access an existing directory."""
     with suppress(OSError):  # a missing directory is created later, and an inaccessible one is reported later
@@ -173,6 +184,18 @@ def hold_lock(path: Path) -> IO[bytes]:
     raise in_use_error(path)
 
 
+def is_open(path: Path) -> bool:
+    """Return whether another process has the directory open."""
+    try:
+        with (path / "LOCK").open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
 def create_directory(path: Path, source: Path | None = None) -> Iterator[Path]:
     """Provide a temporary directory for the files of a new store within a ``with`` block.
@@ -192,10 +215,13 @@ def hold_unfinished(path: Path, source: Path | None) -> Iterator[Path]:
     The block may rename the directory. A lock on the directory excludes other processes until then. If a process was
     killed, its lock is free, and the next call removes its files.
 
-    Raises ``StartRefused`` if ``path`` exists, if the directory contains ``source``, if another process uses the
-    directory, or if it cannot be created.
+    Raises ``StartRefused`` if ``path`` exists or is inside a store, if the directory contains ``source``, if another
+    process uses the directory or a store in it, or if it cannot be created or emptied.
     """
     _reject_existing(path)
+    for parent in Path(os.path.realpath(path)).parents:
+        if os.path.lexists(parent / "CURRENT"):
+            raise StartRefused(f"{path} is inside the store {parent}. Choose a directory outside it.")
     unfinished = path.with_name(f"{path.name}.unfinished")
     if source is not None and source.resolve().is_relative_to(unfinished.resolve()):
         raise StartRefused(
@@ -208,16 +234,41 @@ def hold_unfinished(path: Path, source: Path | None) -> Iterator[Path]:
             f"Another process is creating a store in {path}. Wait until it has ended, or choose another directory."
         ) from error
     except OSError as error:
-        raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error
+        raise StartRefused(f"The temporary directory {unfinished} cannot be written: {error.strerror}.") from error
     try:
-        _reject_existing(path)  # the previous owner of the lock may have completed the store
-        for left in unfinished.iterdir():
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-        yield unfinished
+        _remove_content(unfinished)
+        try:
+            _reject_existing(path)  # the previous owner of the lock may have completed the store
+            yield unfinished
+        finally:
+            if _is_at(lock, unfinished):  # the directory of another process must stay
+                shutil.rmtree(unfinished, ignore_errors=True)
     finally:
-        if _is_at(lock, unfinished):  # the directory of another process must stay
-            shutil.rmtree(unfinished, ignore_errors=True)
         os.close(lock)
+
+
+def _remove_content(unfinished: Path) -> None:
+    """Remove the files that an interrupted command has left in its temporary directory.
+
+    Raises ``StartRefused`` if a process has a store in the directory open, or if a file cannot be removed.
+    """
+    with ExitStack() as locks:
+        for file in unfinished.rglob("LOCK"):  # each open store has this file
+            try:
+                locks.enter_context(hold_lock(file.parent))
+            except StartRefused as error:
+                raise StartRefused(
+                    f"The command must empty its temporary directory {unfinished}, but another process may be using "
+                    f"the store {file.parent}. Stop the process, or choose another directory."
+                ) from error
+        try:
+            for left in unfinished.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        except OSError as error:
+            raise StartRefused(
+                f"The command must empty its temporary directory {unfinished}, but cannot: {error.strerror}. Remove "
+                "the directory as its owner, or choose another directory."
+            ) from error
 
 
 def _reject_existing(path: Path) -> None:
@@ -303,22 +354,35 @@ def close_part(part: Rdict) -> None:
             raise unavailable_error() from error
 
 
-def unavailable_error() -> Unavailable:
-    """Return the error to raise for a failed RocksDB call."""
-    return Unavailable()
+def unavailable_error(cause: BaseException | None = None) -> Unavailable:
+    """Return the error to raise for a failed RocksDB call. ``cause`` is RocksDB's error."""
+    return Unavailable(STORE_FULL_ERROR) if _is_full_disk(cause) else Unavailable()
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    return any(words in str(error) for words in FULL_DISK_ERRORS)
+
+
+def salvage_error(path: Path, error: BaseException) -> StartRefused:
+    """Return the error to raise if the new store of a salvage cannot be written."""
+    if _is_full_disk(error):
+        return StartRefused(f"The file system of {path} is full. Salvage to another one.")
+    return open_error(path, error)
 
 
 def open_error(path: Path, error: BaseException) -> StartRefused:
     if is_locked(error):
         return in_use_error(path)
-    if any(words in str(error) for words in FULL_DISK_ERRORS):
+    if _is_full_disk(error):
         needed = sum(file.stat().st_size for file in write_ahead.log_files(path)) + OPENING_BYTES
         return StartRefused(
             f"The file system of the store {path} is full. Free at least {-(-needed >> 20)} MiB, and start again: "
             "messages can then be read and deleted."
         )
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
-    if is_damage(error):
+    if "Permission denied" in str(error):
+        sentence += " Run zq-server as the owner of the store."
+    elif is_damage(error):
         sentence += " Run zq-server check-store to find the damage, and zq-server salvage to save the readable data."
     return StartRefused(sentence)
 

@@ -236,7 +236,7 @@ class Store(ordered.Store):
         any other error, the store accepts no further writes.
         """
         if self.failure is not None:
-            raise unavailable_error()
+            raise unavailable_error(self.failure)
         deadline = time.monotonic() + (STALL_PATIENCE if inline.current() is None else INLINE_PATIENCE)
         while True:
             batch = self._batch(writes, removed_ranges)
@@ -248,7 +248,7 @@ class Store(ordered.Store):
                     self.failure = error
                     if is_damage(error):  # a compaction found it, and RocksDB rejects writes until it is reopened
                         self._damage.record(error, self._find_family(damage_location(error)[0]))
-                    raise unavailable_error() from error
+                    raise unavailable_error(error) from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy for more writes. Try again later.") from error
             self._stalled_at = time.monotonic()
@@ -402,12 +402,12 @@ class Store(ordered.Store):
 
     def _flush(self) -> None:
         if self.failure is not None:  # after a failed fsync, the operating system may have dropped the unwritten pages
-            raise unavailable_error()
+            raise unavailable_error(self.failure)
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self.failure = error
-            raise unavailable_error() from error
+            raise unavailable_error(error) from error
 
     def _sync_every(self, seconds: float) -> None:
         with suppress(Unavailable):
