@@ -7,16 +7,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.commands import run_apart
+from tests.commands import Done, run_apart
 from tests.object.conftest import LEASE, Open
 from tests.object.work import bodies, post
-from tests.servers import wait_for
+from tests.servers import ZqServer, wait_for
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.object import entries
-from zq.storage.object.epochs import Head, Opening, log_name, newest, read
+from zq.storage.object.epochs import Head, Opening, log_name, newest, read, write
 from zq.storage.object.objects import Objects
 
 pytestmark = pytest.mark.slow
@@ -63,6 +64,35 @@ def test_the_upgrade_command_does_not_take_over_the_store(machine: Open, uri: st
     assert bodies(first) == ["after"]
     first.close()
     assert run_apart("upgrade", "--config", config).said.startswith("The store has level 1.")
+
+
+def test_a_token_is_not_created_on_the_store_of_another_owner(
+    machine: Open, objects: Objects, uri: str, tmp_path: Path
+) -> None:
+    """The command needs neither a store nor a server, but it deposes no owner. The advice in its refusal works."""
+    config = tmp_path / "zq.conf"
+    config.write_text(
+        f"[DEFAULT]\nauth_strategy = token\n[server]\ncontrol = {tmp_path}/control\n[storage]\nuri = {uri}\n"
+        f"[storage:object]\ncache = {tmp_path}/command\ntakeover = now\nowner_timeout = 1\nlease = 1\n"
+    )
+
+    def create() -> Done:
+        return run_apart("token", "create", "--project", "acme", "--config", config)
+
+    assert create().code == 0
+    first = machine("first")
+    done = create()
+    assert (done.code, "start a server with [storage:object] takeover = wait" in done.error) == (2, True), done
+    post(first, "after")
+    first.close()
+    epoch = newest(objects)
+    head = read(objects, f"head/{epoch}", Head)
+    assert head is not None
+    write(objects, f"head/{epoch}", replace(head, released=-1))  # as if the owner's machine had failed
+    assert create().code == 2
+    config.write_text(config.read_text().replace("takeover = now", "takeover = wait"))
+    with ZqServer("", "--config", str(config)):
+        assert create().code == 0
 
 
 def test_an_owner_that_learns_of_it_by_its_own_commit(machine: Open) -> None:

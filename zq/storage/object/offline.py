@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +35,12 @@ from zq.storage.rocksdb.store import Store
 NOT_THERE: Final = "There is no store under this prefix in the object store."
 
 USED: Final = "The prefix already contains objects of a store. Use another prefix."
+SHIPPED: Final = (
+    "The prefix already contains a complete store, which zq-server ship uploaded at {} UTC. Serve this store, or use "
+    "another prefix."
+)
+# Name of the owner of an uploaded store that no server has opened yet.
+SHIP: Final = "zq-server ship"
 
 
 class RestoreState(NamedTuple):
@@ -103,13 +110,15 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
     ``moment`` is the current time in milliseconds since the Unix epoch. If an earlier call was killed, a repeated call
     takes over its election like a server, because no epoch was opened. Files that only the earlier call has uploaded
-    stay in the object store. A call that was killed after it opened an epoch leaves a complete store.
+    stay in the object store. A call that was killed after it opened an epoch leaves a complete store without an owner.
 
     Raises ``StartRefused`` if the prefix has a store, if another process creates one at the same time, or if the
     directory has no store.
     """
-    if newest_opened(objects)[1] is not None:
-        raise StartRefused(USED)
+    used = newest_opened(objects)[1]
+    if used is not None:
+        when = datetime.fromtimestamp(used.moment / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        raise StartRefused(SHIPPED.format(when) if used.owner == SHIP else USED)
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     shape.admit(path)
@@ -128,12 +137,13 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
         store.close()
     mark = CheckpointRef(0, moment, epoch)
     write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
-    opening = Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
+    opening = Opening(owner=SHIP, moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
+    # The store must never have an opened epoch whose owner seems to be alive.
+    write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
     try:
         open_epoch(objects, epoch, opening)
     except TakeoverLost as error:
         raise StartRefused(USED) from error
-    write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
     return len(files)
 
 

@@ -52,8 +52,9 @@ SIMULTANEOUS_TAKEOVER: Final = (
 )
 LOST_TAKEOVER: Final = "Another server took over the store first. This server keeps waiting as a standby."
 REFUSED: Final = (
-    "Another server owns the store: {}. Stop it, or, if it has failed, start this server with [storage:object] "
-    "takeover = wait."
+    "Another server owns the store: {}. Stop it, or, if it has failed, start a server with [storage:object] takeover = "
+    "wait. While a server owns the store, a command works only on the server's machine and with the server's "
+    "configuration, which must contain [server] control."
 )
 WAITING: Final = "Waiting until the owner of the store stops or no longer responds: %s."
 NO_SNAPSHOT: Final = (
