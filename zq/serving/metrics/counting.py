@@ -4,8 +4,6 @@
 import atexit
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -83,12 +81,10 @@ def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
     """Return a function that observes each value of a list in ``histogram``, and the list's length in ``number``."""
-    bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
-        for bucket, count in Tally([bisect_left(bounds, value) for value in values]).items():
-            buckets[bucket].inc(count)
-        total.inc(sum(values))
+        for value in values:
+            histogram.observe(value)
         if number is not None:
             number.inc(len(values))
 
