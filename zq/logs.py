@@ -20,8 +20,12 @@ FIELDS: Final = (
     *("request_id", "trace_id", "project", "queue", "topic", "method", "path", "route", "status"),
     *("seconds", "store_seconds", "waited_seconds"),
 )
-# User and password in a URI, or in text that quotes a URI.
-SECRET: Final = re.compile(r"(?<=//)\S*(?=@)|[^\s'\"/]+:(?!//)\S+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
+# User, password and session token of Amazon in a URI, or in text that quotes a URI. The mechanism properties of MongoDB
+# contain the session token.
+SECRET: Final = re.compile(
+    r"(?<=//)\S*(?=@)|[^\s'\"/]+:(?!//)\S+(?=@)|(?<=password=)[^\s&]+|(?<=authmechanismproperties=)[^\s&]+",
+    re.IGNORECASE,
+)
 
 
 class JsonFormatter(logging.Formatter):
@@ -71,12 +75,15 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def holds_password(uri: str) -> bool:
-    """Return whether the authority or the options of a store URI contain a password."""
+    """Return whether the authority or the options of a store URI contain a password or a session token."""
     place, _, options = uri.partition("?")
     if place.startswith("rocksdb:"):
         return False
     login = place.rpartition("@")[0].rpartition("//")[2]
-    return ":" in login or any("password" in name.lower() for name, _ in parse_qsl(options))
+    return ":" in login or any(
+        "password" in name.lower() or "aws_session_token" in value.lower()
+        for name, value in parse_qsl(options.replace(";", "&"))
+    )
 
 
 def without_secrets(text: str) -> str:

@@ -124,13 +124,16 @@ def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(f"redis://:{PASSWORD}@h/0", f"redis://u:{PASSWORD}@h/0", f"mongodb://u:{PASSWORD}@a,b/zq?x=y"),
         *(f"redis://h?sentinel_password={PASSWORD}", f"rediss://h?ssl_keyfile_password={PASSWORD}"),
+        f"mongodb://h/?tls=true;tlsCertificateKeyFilePassword={PASSWORD}",
         *(f"mongodb://a/zq?tlsCertificateKeyFilePassword={PASSWORD}", f"redis://u:{PASSWORD}@h[::/0"),
         *(f"redis:u:{PASSWORD}@h/0", f"u:{PASSWORD}@h/0"),
+        *(f"mongodb://h/zq?authMechanismProperties=AWS_SESSION_TOKEN{colon}{PASSWORD}" for colon in (":", "%3a")),
     ],
 )
 def test_a_password_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str], tidy: None, uri: str) -> None:
     """Every user of the machine can read command lines; the error suggests alternatives and omits the password."""
     assert logs.holds_password(uri)
+    assert PASSWORD not in logs.without_secrets(f"The store {uri}.")
     assert server.main(["--store", uri]) == 2
     said = capsys.readouterr()
     assert "use OS_STORAGE__URI or the configuration file" in said.err
