@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import issue
+from tests.commands import run
 from tests.faults.refusal import sentence_of
 from tests.servers import CLIENT, Answer, ZqServer, wait_for
 from zq.client import Client, Retries
@@ -114,6 +115,9 @@ def test_a_server_speaks_tls_and_nothing_else(engine: str, folder: Path, tmp_pat
         with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP" not in _last(plain)
+        done = run("doctor", "--port", str(server.port), "--store", "memory:")  # without the options of TLS
+        (line,) = (line for line in done.said.splitlines() if line.startswith("fail  server: "))
+        assert line.isprintable()
         old = ssl.create_default_context(cafile=str(folder / "ca.pem"))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
@@ -188,18 +192,30 @@ def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_path: Path) -> None:
-    """The certificate applies to new connections; files that do not match change nothing."""
-    with serving(folder, tmp_path, engine) as (server, caller):
-        assert caller.subject_of_server() == ((("commonName", "first"),),)
+    """The certificate applies to new connections; invalid files of the certificate or of the CA change nothing."""
+    authority = tmp_path / "ca.pem"
+    shutil.copy(folder / "ca.pem", authority)
+    with serving(folder, tmp_path, engine, "billing", f"tls_client_ca = {authority}\n") as (server, caller):
+
+        def is_refused(refusals: int) -> bool:
+            os.kill(server.pid, signal.SIGHUP)
+            wait_for(lambda: server.output.count("File not reloaded") == refusals, 60, "the files are refused")
+            time.sleep(0.5)  # a new server of Granian would end the process by now
+            return caller.subject_of_server() == ((("commonName", "first"),),)
+
+        trusted = authority.read_text().replace("CERTIFICATE", "TRUSTED CERTIFICATE")  # only OpenSSL reads this format
+        for refusals, content in enumerate((trusted, None), 1):
+            authority.unlink() if content is None else authority.write_text(content)
+            assert is_refused(refusals)
+        shutil.copy(folder / "ca.pem", authority)
         shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key still belongs to the other certificate
-        os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "File not reloaded" in server.output, 60, "the files are refused")
-        assert caller.subject_of_server() == ((("commonName", "first"),),)
+        assert is_refused(3)
         put(folder, tmp_path, "second")
         os.kill(server.pid, signal.SIGHUP)
         second = ((("commonName", "second"),),)
         wait_for(lambda: caller.subject_of_server() == second, 60, "the new one serves")
         assert caller.ask("GET", "/readyz").status == 200
+        assert "Traceback" not in server.output
 
 
 def test_the_last_of_many_certificates_serves_whatever_lasts_from_before(folder: Path, tmp_path: Path) -> None:

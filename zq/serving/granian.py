@@ -31,6 +31,7 @@ from zq.serving.asgi import PIECE_SIZE, Edge, EdgeLimits
 from zq.serving.draining import Drain
 from zq.serving.settings import Settings
 from zq.serving.settings.sections import ServerOptions
+from zq.serving.tls import ServerTls
 
 LOG = logging.getLogger(__name__)
 # Maximum seconds for which a stopping worker serves connected clients after the drain.
@@ -46,16 +47,16 @@ ACCEPT_CHECK_INTERVAL: Final = 0.02
 class WorkerApplication(Struct, frozen=True):
     """The application of a worker.
 
-    ``inner`` is the ``App`` inside the WSGI application ``app``. ``reload`` returns whether the new options were
-    applied.
+    ``inner`` is the ``App`` inside the WSGI application ``app``. ``reload`` also reloads the files of ``tls``.
     """
 
     app: Callable[..., Iterable[bytes]]
     inner: App
     features: Sequence[Feature]
     end_waiting: Callable[[], object]
-    reload: Callable[[], bool]
+    reload: Callable[[], object]
     drain: Drain
+    tls: ServerTls | None
 
 
 def serve(chosen: Settings, open_app: Callable[[], WorkerApplication], number: int) -> int:
@@ -221,10 +222,12 @@ class Worker:
         systemd.notify(systemd.READY)
 
     async def _reload(self) -> None:
-        """Reload the options. If TLS is on, start a server with the new certificates for new connections."""
+        """Reload the options and files. If the TLS files are valid, start a server for new connections with them."""
         async with self._reloading:
-            taken_over = await asyncio.to_thread(self._opened.reload)
-            if not (taken_over and self._chosen.server.tls_cert):
+            tls = self._opened.tls
+            former_context = tls and tls.context
+            await asyncio.to_thread(self._opened.reload)
+            if tls is None or tls.context is former_context:  # Granian would end this process if a file is invalid
                 return
             former = list(self._servers.items())
             self._start_server()

@@ -125,7 +125,9 @@ def _open_worker_application(
 
     made = _open(configuration, tls, drain)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload, drain)
+    return granian.WorkerApplication(
+        made.outermost(), made.app, made.features, made.broker.end_waiting, reload, drain, tls
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

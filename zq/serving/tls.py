@@ -4,6 +4,7 @@
 import os
 import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from zq.errors import StartRefused
@@ -14,6 +15,8 @@ from zq.serving.settings.sections import ServerOptions
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 # OpenSSL's codes for certificates that are not valid yet and that have expired.
 OUTSIDE_VALIDITY: Final = frozenset({9, 10})
+# First line of a certificate in PEM. OpenSSL also reads other labels and revocation lists, but Granian does not.
+CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 # Attribute names of RFC 4514 by OpenSSL name.
 RFC4514_NAMES: Final = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
@@ -120,6 +123,8 @@ def _context(chosen: ServerOptions) -> ssl.SSLContext:
     if chosen.tls_client_ca:
         try:
             context.load_verify_locations(chosen.tls_client_ca)
+            if CERTIFICATE not in Path(chosen.tls_client_ca).read_bytes():
+                raise ssl.SSLError("The file contains no PEM certificate.")
         except (ssl.SSLError, OSError) as error:
             raise StartRefused(
                 f"[server] tls_client_ca must contain certificates, but {chosen.tls_client_ca} does not."
