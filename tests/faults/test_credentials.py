@@ -14,7 +14,7 @@ import pytest
 import redis
 from pymongo import MongoClient
 
-from tests.commands import run
+from tests.commands import run, run_apart
 from tests.reader import SHELL, succeed
 from tests.servers import Answer, Lost, ZqServer, ask, soon, wait_for
 from tests.stores import Stores
@@ -144,6 +144,8 @@ def test_tokens_are_managed_while_the_servers_run(deployment: Deployment) -> Non
     assert f"{token[3:13]} (ci) of acme: member; produce:orders.*;" in deployment.command("list", "--project", "acme")
     twin = deployment.command("rotate", token[3:13])
     assert twin[3:13] != token[3:13]
+    unknown = run("token", "revoke", "abcdefghij", "--store", deployment.uri)
+    assert unknown == (2, "", "zq-server: There is no token with this id.\n")
     headers = {"X-Auth-Token": admin, "X-Project-ID": "admin"}
     for server in deployment.servers:
         listed = ask(server.url, "GET", "/v2/admin/tokens?project=acme&limit=100", headers=headers).document
@@ -166,6 +168,13 @@ def test_a_secret_is_nowhere(deployment: Deployment) -> None:
         seen += server.output.encode() + ask(server.url, "GET", "/metrics", headers=headers).body
     for token in tokens:
         assert token[14:57].encode() not in seen
+
+
+def test_a_store_that_the_first_token_creates_is_named(tmp_path: Path) -> None:
+    uri = f"rocksdb://{tmp_path}/typo"
+    for named in (f"Created the store {uri}. Servers on other stores reject this credential.\n", ""):
+        done = run_apart("token", "create", "--admin", "--store", uri)
+        assert (done.code, done.said[:3], done.error) == (0, "zq_", named)
 
 
 def test_the_command_line_has_lines_in_the_audit_log(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from zq.storage.api import Storage
 Compose = Callable[..., Api]
 DAY = 86400
 BY_ID = "Refer to a token by its id, the ten characters after zq_."
-NONE = "There is no token with this id in the project."
+NONE = "There is no token with this id."
 
 
 @pytest.fixture

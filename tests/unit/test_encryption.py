@@ -94,7 +94,7 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     old, both = ({name: KEYS[name] for name in names} for names in (("one",), ("two", "one")))
     before = Sealing(keys_of(documents, old))
     sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(150)}
-    assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
+    assert keys_of(documents, both).rekey() == RekeyResult("two", 150, 0)
     after = Sealing(keys_of(documents, {"two": KEYS["two"]}))
     assert {after.open(project, "m", body) for project, body in sealed.items()} == {b"1"}
     newer = after.seal("p7", "m", b"2")
@@ -109,7 +109,7 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     with pytest.raises(Conflict, match="these keys: one"):
         keys_of(documents, {"two": KEYS["two"]}).rekey()
     assert read_all(documents) == held
-    assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
+    assert keys_of(documents, both).rekey() == RekeyResult("two", 150, 0)
     changed = {project for project, value in read_all(documents).items() if value != held[project]}
     assert changed == {"p7"}
 
@@ -129,11 +129,11 @@ def test_a_second_rekey_adds_a_key_to_each_project_even_if_a_key_is_damaged(docu
     """The file has a wrong key in place of a lost one. The project that used the lost key is counted."""
     for project, master in (("p", "one"), ("q", "two")):
         Sealing(keys_of(documents, {master: KEYS[master]})).seal(project, "m", b"1")
-    assert keys_of(documents, {"two": KEYS["two"], "one": bytes(32)}).rekey() == RekeyResult(2, 1)
+    assert keys_of(documents, {"two": KEYS["two"], "one": bytes(32)}).rekey() == RekeyResult("two", 2, 1)
     assert key_counts(documents) == {2}
-    assert keys_of(documents, {"two": KEYS["two"], "one": KEYS["one"]}).rekey() == RekeyResult(2, 0)
+    assert keys_of(documents, {"two": KEYS["two"], "one": KEYS["one"]}).rekey() == RekeyResult("two", 2, 0)
     assert key_counts(documents) == {2, 3}
-    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(2, 0)
+    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult("two", 2, 0)
     assert key_counts(documents) == {3, 4}
 
 
@@ -182,9 +182,37 @@ def test_an_interrupted_rekey_is_completed_by_the_next_one(
     with pytest.raises(Interrupted):
         keys_of(cast("DocumentController", FailingDocuments(documents, call, stored)), both).rekey()
     assert opened(both) == [b"1"] * 5
-    assert keys_of(documents, both).rekey() == RekeyResult(5, 0)
+    assert keys_of(documents, both).rekey() == RekeyResult("two", 5, 0)
     assert opened(new) == [b"1"] * 5
     assert key_counts(documents) == {3 if (call, stored) == (5, True) else 2}
+
+
+class GrowingDocuments:
+    """Documents of a rekey. After each page, a server adds a project whose name the pass has already gone by."""
+
+    def __init__(self, documents: DocumentController, server: Sealing) -> None:
+        self._documents = documents
+        self._server = server
+        self._pages = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._documents, name)
+
+    def list(self, *given: Any) -> object:
+        page = self._documents.list(*given)
+        self._pages += 1
+        self._server.seal(f"p{900 - self._pages}", "m", b"1")
+        return page
+
+
+def test_a_rekey_ends_with_projects_left_while_a_server_adds_keys_of_the_old_master_key(
+    documents: DocumentController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zq.core.data_keys.PAGE_SIZE", 2)
+    server = Sealing(keys_of(documents, {"one": KEYS["one"]}))
+    server.seal("p900", "m", b"1")
+    growing = cast("DocumentController", GrowingDocuments(documents, server))
+    assert keys_of(growing, {"two": KEYS["two"], "one": KEYS["one"]}).rekey().left
 
 
 def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:

@@ -19,7 +19,7 @@ def operations() -> Json:
                 "Rewrap all data keys with the first master key and create new data keys",
                 {
                     200: answer(
-                        "The number of projects with keys, and of projects with damaged keys, which stayed unchanged.",
+                        "The number of projects with keys, and of projects that still need another master key.",
                         "Rekeyed",
                     )
                 },

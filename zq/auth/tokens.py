@@ -200,7 +200,7 @@ class Tokens:
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _belongs_to(stored, project):
-            raise NotFound("There is no token with this id in the project.")
+            raise NotFound("There is no token with this id.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 

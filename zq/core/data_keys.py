@@ -38,6 +38,8 @@ CACHE_TTL: Final = 60.0
 MAX_ATTEMPTS: Final = 20
 # Number of documents per page of ``rekey``.
 PAGE_SIZE: Final = 100
+# Maximum number of passes of ``rekey`` that look for data keys to rewrap.
+MAX_PASSES: Final = 5
 # Maximum number of master keys in an error message.
 MAX_NAMES: Final = 5
 NO_KEY: Final = "This server cannot encrypt the queue's messages: message_encryption_key_file is not set."
@@ -51,8 +53,14 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
 
 class RekeyResult(Struct, frozen=True):
-    """The result of rewrapping all data keys. ``left`` counts the projects with damaged keys, which do not change."""
+    """The result of rewrapping all data keys.
 
+    ``master_key`` is the id of the first master key, which wraps the data keys of ``projects`` projects. ``left``
+    counts the projects that still need another master key: a data key is damaged, or a server that does not use the new
+    master key has created it during the rekey.
+    """
+
+    master_key: str
     projects: SafeCount
     left: SafeCount
 
@@ -106,6 +114,9 @@ class DataKeys:
         If a project has data keys that another master key wraps, only such projects get a new data key. A repetition
         therefore completes an interrupted rekey. Otherwise, all projects get a new data key.
 
+        A server that does not use the new master key yet may add a data key to a project that a pass has already read.
+        Therefore, passes are repeated until one finds nothing to rewrap, at most ``MAX_PASSES`` times.
+
         Raises ``Invalid`` if there is no master key, and ``Conflict`` if a required master key is missing. In both
         cases, nothing has changed.
         """
@@ -121,13 +132,18 @@ class DataKeys:
                 "message_encryption_key_file lacks master keys of projects, so nothing has changed. Add the lines of "
                 f"these keys: {', '.join(sorted(missing)[:MAX_NAMES])}."
             )
-        projects = left = 0
+        for _ in range(MAX_PASSES):
+            has_rotated = False
+            for project, held in self._list():
+                if not is_rewrap or self._needs_rewrap(project, held):
+                    self._rotate(project)
+                    has_rotated = True
+            if not has_rotated:
+                break
+            is_rewrap = True
         first = next(iter(self._masters))
-        for project, held in self._list():
-            if not is_rewrap or self._needs_rewrap(project, held):
-                held = self._rotate(project)
-            projects, left = projects + 1, left + any(id != first for id, _ in held.keys.values())
-        return RekeyResult(projects, left)
+        needs_others = [any(id != first for id, _ in held.keys.values()) for _, held in self._list()]
+        return RekeyResult(first, len(needs_others), sum(needs_others))
 
     def _list(self) -> Iterator[tuple[str, ProjectKeys]]:
         """Yield the projects and their data keys."""

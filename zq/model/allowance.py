@@ -68,7 +68,9 @@ class Allowance:
         return lambda name: scopes.allows(verb, kind, name)
 
     def refusal(self, rule: str, kind: Kind | None = None, name: str = "") -> NotAuthorized:
-        """Return the error for a forbidden operation. Without ``kind``, the error names the project."""
+        """Return the error for a forbidden operation. Without ``kind``, the error names the project, if any."""
+        if not (kind or self.identity.project):
+            return NotAuthorized(f"The caller does not have the permission {rule}.")
         about = f"{kind} {name[:128]}" if kind else f"project {self.identity.project}"
         return NotAuthorized(f"This credential does not allow {rule} on {about}.")
 

@@ -99,8 +99,12 @@ def _line(token: dict[str, Any]) -> str:
 
 
 def _revoke(args: argparse.Namespace, send: SendRequest) -> Iterator[str]:
-    named = f"/{quote(args.id, safe='')}" if args.jti is None else f"?{urlencode({'jti': args.jti})}"
-    request(send, "DELETE", PATH + named)
+    if args.jti is None:
+        path = f"{PATH}/{quote(args.id, safe='')}"
+        request(send, "GET", path)  # DELETE also succeeds for an unknown id
+        request(send, "DELETE", path)
+    else:
+        request(send, "DELETE", f"{PATH}?{urlencode({'jti': args.jti})}")
     yield from ()
 
 

@@ -28,6 +28,7 @@ from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.application import App
 from zq.http.commands import Command, SendRequest, request
+from zq.model import levels
 from zq.model.levels import Initial
 from zq.serving import (
     backup_command,
@@ -222,13 +223,28 @@ def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
 
 def _open_in_process(chosen: Settings, may_create: bool) -> App:
     audit.configure(chosen.log.audit)
-    storage = open_store(chosen) if may_create else _open_existing(chosen, open_store)
+    storage = _open_or_create(chosen) if may_create else _open_existing(chosen, open_store)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     broker.modes.refresh(has_low_space=False)
     return create_app(broker, features=command_features(broker, chosen))
+
+
+def _open_or_create(chosen: Settings) -> Storage:
+    """Open the store. If it is new, print a line to standard error, because its URI may be a typo."""
+    created = list[bytes | None]()
+
+    def initial() -> bytes | None:
+        created.append(levels.initial())
+        return created[-1]
+
+    storage = open_store(_without_takeover(chosen), initial)
+    if created:
+        line = f"Created the store {chosen.storage.uri}. Servers on other stores reject this credential."
+        print(logs.without_secrets(line), file=sys.stderr)  # noqa: T201
+    return storage
 
 
 @contextmanager
@@ -242,14 +258,19 @@ def _open_existing(chosen: Settings, opens: Callable[[Settings, Initial], Storag
 
     Raises ``StartRefused`` if there is no store, or if the store is in an object store and a running server owns it.
     """
-    if chosen.storage.uri.partition(":")[0] in OBJECT_SCHEMES:
-        owner(chosen.storage.uri)  # raises the error if there is no store
-        chosen = structs.replace(chosen, driver_options=chosen.driver_options | {"takeover": "refuse"})
+    owner(chosen.storage.uri)  # raises the error if there is no store in the object store
 
     def reject() -> NoReturn:
         raise StartRefused(f"There is no store at {logs.without_secrets(chosen.storage.uri)}.")
 
-    return opens(chosen, reject)
+    return opens(_without_takeover(chosen), reject)
+
+
+def _without_takeover(chosen: Settings) -> Settings:
+    """Return the settings of a command, which must not depose a server that owns a store in an object store."""
+    if chosen.storage.uri.partition(":")[0] not in OBJECT_SCHEMES:
+        return chosen
+    return structs.replace(chosen, driver_options=chosen.driver_options | {"takeover": "refuse"})
 
 
 def _connect(chosen: Settings, may_create: bool = False) -> SendRequest:
@@ -261,11 +282,15 @@ def _connect(chosen: Settings, may_create: bool = False) -> SendRequest:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key. Return the exit code: 1 if data keys are damaged."""
+    """Wrap all data keys with the first master key. Return the exit code: 1 if data keys need another master key."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
-    print(f"The keys of {done['projects']} projects are encrypted with the first master key of the file.")  # noqa: T201
+    print(f"The keys of {done['projects']} projects are encrypted with the master key {done['master_key']}.")  # noqa: T201
     if done["left"]:
-        print(f"{done['left']} of these projects also have damaged keys, which stayed unchanged; see the log.")  # noqa: T201
+        print(  # noqa: T201
+            f"{done['left']} of these projects also have data keys that need another master key. Keep all master keys, "
+            "and look for damaged data keys in the log. If there are none, a server still encrypts with another master "
+            "key: send HUP to all servers, and repeat the command."
+        )
     return int(done["left"] > 0)
 
 
