@@ -20,6 +20,7 @@ import falcon
 from zq.errors import Invalid, InvalidHeader, NotAuthorized, Unavailable
 from zq.http import heads, query
 from zq.http.context import Request
+from zq.http.tenant import CONTROL
 
 # Environment keys in which servers provide the raw request target.
 TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
@@ -79,7 +80,7 @@ class Admission:
         return host in allowed or ANY_HOST in allowed
 
     def process_response(self, req: Request, resp: falcon.Response, _resource: object, _req_succeeded: bool) -> None:
-        if req.context.body_is_read:
+        if req.context.body_is_read or CONTROL in req.env:  # the control socket serves one request per connection
             return
         if query.CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0"):
             resp.set_header("Connection", "close")  # the edge must not read the refused body

@@ -14,6 +14,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from http import HTTPStatus
@@ -31,6 +32,9 @@ from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
 NO_SERVER: Final = "No server answers at the control socket {}."
+NO_ACCESS: Final = "The control socket {} accepts only the server's user and root. Run the command as one of them."
+NO_ANSWER: Final = "The server at the control socket {} did not answer in time."
+DISCONNECTED: Final = "The server at the control socket {} ended the connection without an answer."
 # Environment key that marks a request through the control socket; see ``zq.http.tenant``.
 KEY: Final = "zq.operator"
 # Maximum length in bytes of a Unix socket path.
@@ -47,11 +51,20 @@ CONNECTION: Final = "zq.connection"
 SNAPSHOT_COPIED: Final = b"whole\n"
 # Timeout of a snapshot in seconds, which includes flushing the store's memory to disk.
 SNAPSHOT_TIMEOUT: Final = 600.0
+# Maximum bytes that the server discards after a response, and maximum seconds for which it waits for them.
+MAX_UNREAD: Final = 16 << 20
+UNREAD_TIMEOUT: Final = 10.0
+# Bytes that the server discards at once.
+PIECE_SIZE: Final = 64 << 10
 RUNNING: Final = "A backup of this store is already running. Try again after it has finished."
 Application = Callable[..., Iterable[bytes]]
 Snapshots = Callable[[], AbstractContextManager[Snapshot]]
 # An operation of the serving process: from the body of a request to the JSON value of the response.
 Operation = Callable[[bytes], object]
+
+
+class NoServer(Unavailable):
+    """No process listens at the control socket."""
 
 
 def serve(
@@ -95,7 +108,8 @@ def _remove_socket(path: str) -> None:
 def send(path: str, method: str, target: str, document: object = None, within: float = TIMEOUT) -> tuple[int, Any]:
     """Send a request through the control socket. Return the status and the decoded response.
 
-    The timeout is ``within`` seconds. Raises ``Unavailable`` if no server answers.
+    The timeout is ``within`` seconds. Raises ``NoServer`` if no server listens, and ``Unavailable`` if it does not
+    answer.
     """
     connection = _Connection(path, within)
     try:
@@ -105,7 +119,7 @@ def send(path: str, method: str, target: str, document: object = None, within: f
         content = reply.read()
         return reply.status, json.loads(content) if content else None
     except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(NO_SERVER.format(path)) from error
+        raise _failure(path, error) from error
     finally:
         connection.close()
 
@@ -129,7 +143,7 @@ def read_process(path: str) -> int:
             connection.connect(path)
             found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         except OSError as error:
-            raise Unavailable(NO_SERVER.format(path)) from error
+            raise _failure(path, error) from error
     process, _, _ = CREDENTIALS.unpack(found)
     return int(process)
 
@@ -140,6 +154,8 @@ def snapshot(path: str) -> Iterator[Snapshot]:
 
     The server drops the snapshot when the ``with`` block ends or this process dies. After the backup is complete, the
     caller must set ``is_complete`` of the snapshot to ``True``. Otherwise, the server counts the backup as incomplete.
+
+    Raises ``NoServer`` if no server listens, ``Unavailable`` if it does not answer, and ``StartRefused`` if it refuses.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
@@ -150,7 +166,7 @@ def snapshot(path: str) -> Iterator[Snapshot]:
             reply = opened.enter_context(connection.getresponse())
             line = reply.readline()
         except (OSError, HTTPException) as error:
-            raise Unavailable(NO_SERVER.format(path)) from error
+            raise _failure(path, error) from error
         if reply.status != HTTPStatus.OK:
             raise StartRefused(json.loads(line)["description"])
         made = msgspec.json.decode(line, type=Snapshot)
@@ -161,6 +177,17 @@ def snapshot(path: str) -> Iterator[Snapshot]:
                 ours.sendall(SNAPSHOT_COPIED if made.is_complete else b"")
                 ours.shutdown(socket.SHUT_WR)
                 reply.read()  # wait until the server has dropped the snapshot
+
+
+def _failure(path: str, error: Exception) -> Unavailable:
+    """Return the error to raise for a failed connection to the control socket."""
+    if isinstance(error, PermissionError):
+        return Unavailable(NO_ACCESS.format(path))
+    if isinstance(error, TimeoutError):
+        return Unavailable(NO_ANSWER.format(path))
+    if isinstance(error, ConnectionRefusedError) or not isinstance(error, ConnectionError | HTTPException | ValueError):
+        return NoServer(NO_SERVER.format(path))
+    return Unavailable(DISCONNECTED.format(path))
 
 
 def call(app: Application, method: str, target: str, document: object = None) -> tuple[int, Any]:
@@ -276,6 +303,19 @@ class _Handler(WSGIRequestHandler):
 
     def address_string(self) -> str:
         return ""
+
+    def finish(self) -> None:
+        """End the response, then discard the unread body of a refused request.
+
+        If a Unix socket is closed with unread bytes, the client may get an error instead of the response.
+        """
+        super().finish()
+        deadline, unread = time.monotonic() + UNREAD_TIMEOUT, MAX_UNREAD
+        with suppress(OSError):  # the client has died or still sends
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(UNREAD_TIMEOUT)
+            while unread > 0 and time.monotonic() < deadline and (piece := self.connection.recv(PIECE_SIZE)):
+                unread -= len(piece)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do nothing, because the application logs requests."""
