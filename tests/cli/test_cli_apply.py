@@ -413,6 +413,12 @@ def test_a_pool_that_the_server_keeps_is_reported_before_any_change(tmp_path: Pa
             "and try again after a few minutes.",
             "Nothing was changed.",
         ]
+        moved = "pools: {full: {uri: 'memory:/other', weight: 1}}\nqueues: {new: }"
+        assert apply(admin, moved, code=6)[1] == [
+            "pools.full.uri refers to another store, but the pool has queues, or had queues a few minutes ago. Move or "
+            "delete the queues, and try again after a few minutes.",
+            "Nothing was changed.",
+        ]
         assert [queue["name"] for queue in admin("queue", "list")] == ["kept", "orders"]
 
 

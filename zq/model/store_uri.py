@@ -25,6 +25,11 @@ def split(uri: str) -> SplitResult:
     return SplitResult(scheme.lower(), netloc, path, query, fragment)
 
 
+def parse_address(parts: SplitResult) -> tuple[str, ...]:
+    """Return the parts of a URI that identify its store. Credential and options do not belong to them."""
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
+
+
 def mask_uri(uri: str) -> str:
     """Replace credential and options in a URI with ``HIDDEN``. Raises ``ValueError`` for unbalanced brackets."""
     parts = split(uri)

@@ -41,7 +41,7 @@ from zq.model.pools import (
     pool_ref,
     read_pool,
 )
-from zq.model.store_uri import HIDDEN
+from zq.model.store_uri import HIDDEN, parse_address
 from zq.storage.api import DocumentController
 
 # The capabilities of a durable and of a volatile store, as named by Zaqar and in the order of the contract.
@@ -254,8 +254,8 @@ class Pools:
 
         ``before`` is the stored pool with this name, or None if the pool is new.
         """
-        address = _parse_address(_split_uri(pool.uri))
-        moves = before is None or _parse_address(_split_uri(before.uri)) != address
+        address = parse_address(_split_uri(pool.uri))
+        moves = before is None or parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
@@ -292,9 +292,9 @@ class Pools:
 
     def _reject_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
-            if other != name and _parse_address(_split_uri(pool.uri)) == address:
+            if other != name and parse_address(_split_uri(pool.uri)) == address:
                 raise PoolConflict(f"The pool {other} already has this uri.")
-        if address == _parse_address(_split_uri(self._own)) and address[0] != "memory":
+        if address == parse_address(_split_uri(self._own)) and address[0] != "memory":
             raise PoolConflict(
                 "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
             )
@@ -311,7 +311,7 @@ class Pools:
         ``former`` is the pool before the change. Raises ``PoolConflict`` if there are such queues.
         """
         name = former.ref.name
-        if _parse_address(_split_uri(read_pool(former).uri)) == _parse_address(_split_uri(pool.uri)):
+        if parse_address(_split_uri(read_pool(former).uri)) == parse_address(_split_uri(pool.uri)):
             return
         if self.has_queues(name):
             stored = self._find(name)
@@ -425,10 +425,6 @@ def _check_options(parts: SplitResult) -> None:
         if name.lower() not in known:
             allowed = f"use only {', '.join(sorted(known))}" if known else "remove it"
             raise PoolRefused(f"The uri of a {parts.scheme}: pool must not have the option {name[:64]!r}: {allowed}.")
-
-
-def _parse_address(parts: SplitResult) -> tuple[str, ...]:
-    return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 
 def _without_port(host: str) -> str:

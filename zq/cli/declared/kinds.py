@@ -28,7 +28,7 @@ from zq.client import Subscription as StoredSubscription
 from zq.errors import Conflict, MetadataConflict, NotFound
 from zq.model.identity import ADMIN, MEMBER
 from zq.model.limits import MAX_NAME, Limits
-from zq.model.store_uri import HIDDEN, mask_uri
+from zq.model.store_uri import HIDDEN, mask_uri, parse_address, split
 from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 from zq.wire.subscriptions import CONNECTION, mask_options
 
@@ -405,6 +405,11 @@ class Pools(Kind[Pool, Json]):
         entry = self.declared.get(change.name)
         if entry and HIDDEN in entry.uri and any(field.name == "uri" for field in change.fields):
             yield f"pools.{change.name}.uri contains {HIDDEN}, the placeholder of an export: write the credential."
+        if entry and actual and actual.get("has_queues") and _address(entry.uri) != _address(actual["uri"]):
+            yield (
+                f"pools.{change.name}.uri refers to another store, but the pool has queues, or had queues a few "
+                "minutes ago. Move or delete the queues, and try again after a few minutes."
+            )
         if change.action == "delete" and actual is not None:
             yield from self._deletion_obstacles(change.name, actual, plan)
 
@@ -424,6 +429,10 @@ class Pools(Kind[Pool, Json]):
                 f"pool {name} is not in the file, but the flavor {flavor} would have no pool left. Delete the flavor "
                 "first."
             )
+
+
+def _address(uri: str) -> tuple[str, ...]:
+    return parse_address(split(uri))
 
 
 class Flavors(Kind[Flavor, list[str]]):
