@@ -58,10 +58,12 @@ def test_an_unknown_kind_of_queue_is_refused(api: Api, value: Any) -> None:
 
 @pytest.mark.parametrize("group", ["", "x" * (MAX_GROUP + 1), 1, None])
 def test_a_group_has_a_name_of_some_length(api: Api, group: Any) -> None:
+    """Topics ignore groups, but refuse the same names as queues."""
     api.put(JOBS, 201, {"_grouped": "ordered"})
-    refused = api.post(f"{JOBS}/messages", 400, {"messages": [{"body": 1, "group": group}]})
-    assert "group" in refused.json["description"]
-    assert send(api, "x" * MAX_GROUP)
+    for path in (JOBS, "/v2/topics/news"):
+        refused = api.post(f"{path}/messages", 400, {"messages": [{"body": 1, "group": group}]})
+        assert "group" in refused.json["description"]
+        assert api.post(f"{path}/messages", 201, {"messages": [{"body": 1, "group": "x" * MAX_GROUP}]})
 
 
 @pytest.mark.parametrize("made", ["ordered", "fair", None])

@@ -23,7 +23,7 @@ from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.model import IdempotencyKey, Seconds, take_portion
 from zq.model.attributes import AttributeValue, trim_trace
-from zq.model.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
+from zq.model.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_group_name, check_range
 from zq.model.topics import Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices
@@ -202,6 +202,8 @@ class Publishing:
                 ttl = rules.ttl if message.ttl is UNSET else message.ttl
                 if message.ttl is not UNSET and not MIN_TTL <= ttl <= max_ttl:
                     check_range("ttl", ttl, MIN_TTL, max_ttl, unit="seconds")
+                if message.group is not UNSET:  # topics have no groups; the name must be valid as in posts to queues
+                    check_group_name(message.group)
                 body, checksum, seal, id, attributes = bytes(message.body), "", b"", "", b""
                 if not is_plain:
                     seal = os.urandom(SEAL) if seals else b""
