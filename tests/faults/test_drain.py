@@ -61,6 +61,9 @@ def test_a_drain_ends_with_the_last_request_and_can_be_undone(tmp_path: Path) ->
             assert connection.getresponse().status == 201
         assert (done[0].code, done[0].said) == (0, f"{UNREADY}, and no request is in progress.\n"), done
         assert is_unready(server)
+        examined = run("doctor", "--store", uri, "--port", server.port).said
+        assert f"warn  server: The server on 127.0.0.1:{server.port} is draining. To use it again, run" in examined
+        assert "because the check server did not succeed" not in examined
         undone = run("drain", "--undo", "--store", uri)
         assert (undone.code, undone.said) == (0, "The server is not draining.\n")
         answer = ask(server.url, "GET", "/readyz")

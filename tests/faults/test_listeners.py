@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Separate addresses of probes and metrics, with every engine."""
 
+import errno
+import logging
 import os
 import signal
 import socket
+import threading
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +17,7 @@ from tests.servers import Lost, ZqServer, ask, free_port, wait_for
 from tests.stores import RedisServer
 from zq import __version__
 from zq.errors import Unavailable
+from zq.serving import probes
 from zq.serving.metrics.scraping import scrape
 
 
@@ -91,13 +96,38 @@ def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str,
         assert "Metrics are not served" not in first.output
         second = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/b", engine=engine, env=env))
         assert second.ready()
-        conflict = f"Metrics are not served: 127.0.0.1:{port} is used by another program. Set [metrics] port."
+        conflict = f"Metrics are not served: 127.0.0.1:{port} is used by another program. Set [metrics] bind and port."
         assert conflict in second.output
         assert announced not in second.output
         first.kill()
         wait_for(lambda: served(url, "/metrics") == 200, 60, "the second serves it")
         wait_for(lambda: announced in second.output, 60, "the second announces it")
         assert ask(second.url, "GET", "/healthz").status == 200
+
+
+@pytest.mark.parametrize(("code", "level"), [(errno.EADDRINUSE, "INFO"), (errno.EADDRNOTAVAIL, "WARNING")])
+def test_an_address_that_cannot_be_used_is_warned_of_unless_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, level: str
+) -> None:
+    """A taken address is usual, because each worker tries to listen."""
+    serves, attempts = threading.Event(), iter([OSError(code, os.strerror(code))])
+
+    def serve_forever() -> None:
+        serves.set()
+        threading.Event().wait()
+
+    def listener(*_: object) -> SimpleNamespace:
+        for error in attempts:
+            raise error
+        return SimpleNamespace(serve_forever=serve_forever)
+
+    monkeypatch.setattr(probes, "Listener", listener)
+    monkeypatch.setattr(probes, "RETRY_INTERVAL", 0.0)
+    with caplog.at_level(logging.INFO, "zq"):
+        probes.serve("metrics", "192.0.2.1", 8889, {}, "Serves.")
+        assert serves.wait(20)
+    [record] = [record for record in caplog.records if "cannot listen" in record.message]
+    assert record.levelname == level
 
 
 def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_path: Path) -> None:
@@ -111,7 +141,7 @@ def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_p
         warnings = [line for line in server.output.splitlines() if "WARNING" in line]
         assert [line.partition(": ")[2] for line in warnings] == [
             f"Probes are not served: 0.0.0.0:{port} is used by the server. Set [probes] bind.",
-            f"Metrics are not served: 127.0.0.1:{port} is used by the server. Set [metrics] port.",
+            f"Metrics are not served: 127.0.0.1:{port} is used by the server. Set [metrics] bind and port.",
         ]
         assert ask(server.url, "GET", "/v2/queues").status == 200
         assert "Metrics: " not in server.output

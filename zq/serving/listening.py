@@ -66,11 +66,17 @@ def accepts(address: str, port: int) -> bool:
 
 def is_free(host: str, port: int) -> bool:
     """Return whether no other process listens on the address."""
+    error = try_listening(host, port)
+    return error is None or error.errno != errno.EADDRINUSE
+
+
+def try_listening(host: str, port: int) -> OSError | None:
+    """Return the error with which a process on this machine cannot listen on the address, or ``None``."""
     try:
         _try_bind(host.strip("[]"), port)
     except OSError as error:
-        return error.errno != errno.EADDRINUSE
-    return True
+        return error
+    return None
 
 
 def _try_bind(host: str, port: int) -> None:

@@ -4,6 +4,7 @@
 They respond even if all connections and threads of the HTTP server are busy.
 """
 
+import errno
 import json
 import logging
 import socket
@@ -21,14 +22,14 @@ LOG = logging.getLogger(__name__)
 MAX_REQUESTS: Final = 8
 # Maximum duration of a request in seconds, including the response.
 TIMEOUT: Final = 10.0
-# Seconds between attempts to bind an address in use.
+# Seconds between attempts to bind an address.
 RETRY_INTERVAL: Final = 1.0
 # Media type of the metrics page.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Media type of health reports.
 JSON: Final = "application/json"
 # Description of the 503 response while the server is leaving.
-STOPPING_ERROR: Final = "The server is stopping or draining."
+STOPPING_ERROR: Final = "The server is draining: it is about to stop, or zq-server drain was run."
 # Body of the 401 response.
 UNAUTHORIZED: Final = b'{"title":"Unauthorized","description":"Send the token of [metrics] token_file."}'
 
@@ -81,7 +82,7 @@ def _unready(title: str, sentence: str) -> Response:
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Serve HTTP pages in a background thread. If the address is in use, retry until it is free.
+    """Serve HTTP pages in a background thread. If the address cannot be used, retry until it can.
 
     ``pages`` maps URL paths to functions that return the response. ``name`` is the configuration section of the
     listener. ``announcement`` is logged when the listener has started.
@@ -98,7 +99,9 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
             server = Listener(address, kind)
         except OSError as error:
             if not warned:
-                LOG.info("[%s] cannot listen on %s:%d; retrying: %s", name, *address, error)
+                # Another worker of this server may use the address.
+                level = logging.INFO if error.errno == errno.EADDRINUSE else logging.WARNING
+                LOG.log(level, "[%s] cannot listen on %s:%d; retrying: %s", name, *address, error)
             warned = True
             time.sleep(RETRY_INTERVAL)
         else:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Startup checks, startup log lines, and reload of options."""
 
+import errno
 import logging
 import os
 import re
@@ -59,20 +60,25 @@ def log_options(configuration: Configuration, storage: Storage) -> None:
     LOG.info("The store has level %d. Options that differ from their defaults: %s", level, options)
 
 
-def find_address_conflicts(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each listening address for probes or metrics that is already in use."""
+def find_address_conflicts(chosen: Settings, may_run: bool = False) -> Iterator[str]:
+    """Yield a warning for each listening address for probes or metrics that the server cannot use.
+
+    If the server may be running (``may_run``), yield no warning for an address that a program uses.
+    """
     taken = {"the server": (chosen.server.bind, chosen.server.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_address),
-        ("Metrics", "[metrics] port", (chosen.metrics.bind, chosen.metrics.port)),
+        ("Metrics", "[metrics] bind and port", (chosen.metrics.bind, chosen.metrics.port)),
     ):
         if not (address and address[1]):
             continue
         owner = next((owner for owner, other in taken.items() if listening.overlap(address, other)), "")
-        if not owner and not listening.is_free(*address):
-            owner = "another program"
-        if owner:
-            yield f"{name} are not served: {format_authority(*address)} is used by {owner}. Set {option}."
+        error = None if owner else listening.try_listening(*address)
+        where = format_authority(*address)
+        if error and error.errno != errno.EADDRINUSE:
+            yield f"{name} are not served: cannot listen on {where}: {error.strerror}. Set {option}."
+        elif owner or (error and not may_run):
+            yield f"{name} are not served: {where} is used by {owner or 'another program'}. Set {option}."
         taken[f"the {name.lower()}"] = address
 
 

@@ -7,10 +7,10 @@ from datetime import UTC
 from functools import partial
 from typing import Any, Final
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from zq.diagnosis import Check, Finding, fail, judge_clock, judge_round_trip, ok, skip, warn
-from zq.errors import Unavailable
+from zq.errors import NotAuthorized, Unavailable
 from zq.model import Seconds
 from zq.storage.mongodb import startup
 from zq.storage.mongodb.client import Client
@@ -24,6 +24,8 @@ OPLOG_HOURS: Final = 24
 FULL_OPLOG_SHARE: Final = 0.9
 # States of usable members: primary, secondary, arbiter.
 USABLE_STATES: Final = (1, 2, 7)
+# MongoDB's error code Unauthorized.
+UNAUTHORIZED: Final = 13
 
 
 @contextmanager
@@ -49,11 +51,21 @@ def diagnose(uri: str, now: Callable[[], Seconds], **options: Any) -> Iterator[S
 
 
 def run(client: Client, database: str, command: BsonDocument) -> BsonDocument:
-    """Run a command and return the reply. Raises ``Unavailable`` with MongoDB's reason if the command fails."""
+    """Run a command and return the reply.
+
+    Raises ``NotAuthorized`` if the user lacks a role that only this check needs, and ``Unavailable`` with MongoDB's
+    reason if the command fails.
+    """
+    name = next(iter(command))
     try:
         return client.get_database(database).command(command)
     except PyMongoError as error:
-        raise Unavailable(f"MongoDB rejects {next(iter(command))}: {str(error).partition(',')[0]}.") from error
+        if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED:
+            raise NotAuthorized(
+                f"This user may not run {name}. For this check, grant the roles clusterMonitor on admin and read on "
+                "local."
+            ) from error
+        raise Unavailable(f"MongoDB rejects {name}: {str(error).partition(',')[0]}.") from error
 
 
 def check_version(client: Client) -> Finding:
