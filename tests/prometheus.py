@@ -23,7 +23,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{free_port()}"
 
     def start(self, config: Path) -> None:
-        """Start the server, and return when it has read the metrics of its first target."""
+        """Start the server, and return when it has read the metrics of its first target and ZqDown has ended."""
         command = [
             *(locate("prometheus") or "", f"--config.file={config}", f"--storage.tsdb.path={self._folder}"),
             f"--web.listen-address={self.url.removeprefix('http://')}",
@@ -31,7 +31,8 @@ class Prometheus:
         log = self._folder.with_suffix(".log")
         with log.open("w") as output:
             self._process = spawn(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        wait_for(lambda: self.query("up == 1"), WITHIN, f"Prometheus reads metrics, see {log}")
+        is_up = "up == 1 unless on () ALERTS{alertname='ZqDown'}"
+        wait_for(lambda: self.query(is_up), WITHIN, f"Prometheus reads metrics, see {log}")
 
     def query(self, expression: str) -> list[Any]:
         """Return the current series of an expression, or none while Prometheus starts."""

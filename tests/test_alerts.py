@@ -16,6 +16,7 @@ import click
 import pytest
 import yaml
 
+from tests import blocks
 from tests.abilities import locate, need
 from tests.tables import every_row
 from tests.test_prose import BANNED_WORD, FIRST_WORD
@@ -38,6 +39,7 @@ OPTIONS = {option.name for options in settings.OPTIONS.values() for option in op
 SCRAPED = {"instance", "job", "le"}
 """Labels that Prometheus adds."""
 WATCHED = {
+    "up": "server down",
     "expired_waiting": "expired share",
     "sweep_seconds": "sweep above ten minutes",
     "delete_queue_length": "delete queue filling",
@@ -168,12 +170,24 @@ def test_every_alert_fires_in_a_test() -> None:
     assert [rule["alert"] for rule in alerts() if f'alertname="{rule["alert"]}"' not in expected] == []
 
 
+def test_the_query_of_the_kubernetes_page_finds_every_alert() -> None:
+    """It selects by name, because rules that add up servers drop the label ``namespace``."""
+    [query] = re.findall(r"ALERTS{.*}", "".join(blocks.section("operations", "Deploy on Kubernetes")))
+    found = re.fullmatch(r'ALERTS{alertname=~"(.*)"}', query)
+    assert found, query
+    assert [rule["alert"] for rule in alerts() if not re.fullmatch(found[1], rule["alert"])] == []
+
+
 def test_every_danger_has_an_alert() -> None:
-    """Names are unique, and each metric of ``WATCHED`` is in the expression of an alert."""
+    """Names are unique, and each metric of ``WATCHED`` is in the expression of an alert.
+
+    ``up`` is a metric of Prometheus itself.
+    """
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
     assert {*sections()} == {*names}
     named = {name for rule in rules() for name, _, _ in metrics(rule["expr"])}
+    named |= {name for rule in rules() for name in re.findall(r"\bup\b", rule["expr"])}
     assert [danger for metric, danger in WATCHED.items() if metric not in named] == []
 
 
@@ -233,6 +247,12 @@ def test_an_objective_names_metrics_and_records_that_exist(rule: dict[str, Any])
     assert complaints(rule["expr"]) == []
     named = {name for name, _ in records(RUNBOOKS.read_text())}
     assert named == {"zq:errors:ratio30d", *(name for name in recorded() if name.endswith(":p99"))}
+
+
+def test_the_page_names_the_time_for_which_prometheus_must_keep_data() -> None:
+    """Otherwise, the longest range silently covers only Prometheus's default of 15 days."""
+    ranges = re.findall(r"\[(\d+)d\]", OBJECTIVES.read_text())
+    assert f"--storage.tsdb.retention.time={max(map(int, ranges))}d" in RUNBOOKS.read_text()
 
 
 def test_an_objective_without_a_record_has_an_alert_with_its_limit() -> None:
