@@ -31,6 +31,7 @@ FOLDER: Final = ROOT / "deploy" / "kubernetes"
 SCALED: Final = FOLDER / "keda" / "scaled-object.yaml"
 OVERLAYS: Final = {
     "embedded": {"ConfigMap", "NetworkPolicy", "Service", "StatefulSet"},
+    "maintenance": {"ConfigMap", "NetworkPolicy", "Service", "StatefulSet"},
     "shared": {"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"},
     "keda": {"NetworkPolicy", "ScaledObject", "TriggerAuthentication"},
     "prometheus": {"ServiceMonitor"},
@@ -256,6 +257,7 @@ def test_patches_and_config_files_exist_and_patch_an_object_of_the_overlay(overl
     folder = FOLDER / overlay
     [listed] = documents((folder / "kustomization.yaml").read_text())
     names = {(document["kind"], document["metadata"]["name"]) for document in plain(overlay)}
+    names |= {(kind, name) for kind in OVERLAYS[overlay] for _, name in names}
     for patch in listed.get("patches", []):
         [content] = documents((folder / patch["path"]).read_text())
         target = patch.get("target") or {"kind": content["kind"], "name": content["metadata"]["name"]}

@@ -21,7 +21,7 @@ import yaml
 from tests.abilities import locate, need
 from tests.blocks import ROOT, section
 from tests.packaging.image import read_options
-from tests.packaging.test_kubernetes import OVERLAYS, check, documents
+from tests.packaging.test_kubernetes import check, documents
 from tests.prometheus import Prometheus
 from tests.reader import SHELL, environment, follow, succeed
 from tests.servers import ZqServer, ask, free_port
@@ -64,8 +64,12 @@ class Pod:
         """Start the server of the container, or start it again."""
         if self.server is not None:
             assert self.server.terminate() == 0
+            self.server = None
         [container] = template["spec"]["containers"]
         program, *flags = container["args"]
+        if program == "sleep":
+            assert not any(name.endswith("Probe") or name == "lifecycle" for name in container)
+            return
         assert program == "zq-server"
         file = Path(self.locate(flags[flags.index("--config") + 1]))
         file.write_text(self.locate(config))
@@ -134,8 +138,9 @@ class Cluster:
                 self._store(given.decode())
             case ["rollout", "status", name]:
                 assert tuple(name.split("/")) in self._objects
-                assert self._pod.server is not None
-                assert self._pod.server.ready()
+                assert self._pod.server is None or self._pod.server.ready()
+            case ["delete", "pod", "zq-0"]:
+                assert self._pod.server is None
             case ["label", kinds, "--all", _]:
                 assert {*kinds.split(",")} <= {kind for kind, _ in self._objects}
             case ["exec", "service/prometheus-operated", "--", "promtool", "query", "instant", _, expression]:
@@ -222,13 +227,15 @@ def test_the_page_leads_to_a_monitored_service_with_backups(
     clone, backups = tmp_path / "clone", tmp_path / "backups"
     for folder in ("deploy", "etc"):
         shutil.copytree(ROOT / folder, clone / folder)
-    backups.mkdir()
     blocks = [
         block
         for block in section("operations", "Deploy on Kubernetes")
-        if (overlay in block or not block.startswith("overlay=")) and (overlay == "embedded" or "zq-0" not in block)
+        if (overlay in block or not block.startswith("overlay="))
+        and (overlay == "embedded" or not re.search("zq-0|backup.sh", block))
     ]
     commands = "".join(blocks).replace("mongodb://...", uri).replace("/srv/zq-backups", str(backups))
+    commands = commands.replace("/etc/cron.d", str(tmp_path))
+    commands = re.sub(r"^(python3|/opt/zq/bin/pip) .*\n", "", commands, flags=re.MULTILINE)
     commands = re.sub(r"^(.* doctor .*)$", r"\1 || (($? == 1))", commands, flags=re.MULTILINE)
     with ExitStack() as stack:
         # The path of a Unix socket has at most 107 bytes, so the store needs a short one.
@@ -238,9 +245,8 @@ def test_the_page_leads_to_a_monitored_service_with_backups(
         cluster = Cluster(clone, pod, prometheus)
         stack.enter_context(cluster.stand_ins)
         said = succeed([*SHELL, f"export PATH={cluster.stand_ins.folder}:$PATH\n{commands}"], clone)
-        assert cluster.applied == {f"deploy/kubernetes/{each}" for each in OVERLAYS if each not in SERVERS} | {
-            f"deploy/kubernetes/{overlay}"
-        }
+        others = {"keda", "prometheus", *(["maintenance"] if overlay == "embedded" else [])}
+        assert cluster.applied == {f"deploy/kubernetes/{each}" for each in {overlay, *others}}
         assert cluster.image().endswith(":0.2.0")
         assert {"ZqBackupOld", "ZqFastBurn"} <= cluster.alerts()
         found = [(status, name) for status, name in LINE.findall(said) if name not in OF_THE_MACHINE]
@@ -252,7 +258,15 @@ def test_the_page_leads_to_a_monitored_service_with_backups(
         assert pod.server is not None
         answer = ask(pod.server.url, "GET", "/v2/queues", headers={"Authorization": f"Bearer {token}"})
         assert answer.status == 200
-        assert (pod.root / "var/lib/zq/restored").exists() == (overlay == "embedded")
+        observer = base64.b64decode(cluster.secrets()["zq-orders-observe"]["token"]).decode()
+        depth = ask(pod.server.url, "GET", "/v2/queues/orders/depth", headers={"Authorization": f"Bearer {observer}"})
+        assert depth.status == 200
+        if overlay == "embedded":
+            [store] = (pod.root / "var/lib/zq").iterdir()
+            assert store.name.startswith("restored-")
+            [job] = (line for line in (tmp_path / "zq-backup").read_text().splitlines() if line.startswith("0 3 * * *"))
+            assert job.removeprefix("0 3 * * * root ") == f"{clone}/deploy/kubernetes/backup.sh {backups}"
+            assert len(list(backups.iterdir())) == 1
 
 
 @pytest.mark.ability("kubectl")
