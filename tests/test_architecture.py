@@ -207,7 +207,7 @@ VENDORS: dict[str, list[str]] = {
     "rocksdict": ["zq.storage.rocksdb"],
     "obstore": ["zq.storage.object.cloud"],
     "sortedcontainers": ["zq.storage.memory"],
-    "oslo_config": ["zq.serving.settings", "zq.auth.policy"],
+    "oslo_config": ["zq.serving.settings", "zq.auth.policy", "zq.auth.keystone", "zq.subscriptions.trusts"],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],

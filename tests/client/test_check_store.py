@@ -75,7 +75,8 @@ def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path
 
     The new store is consistent and can be served, and the old store is unchanged.
     """
-    old, new = tmp_path / "zq", tmp_path / "zq-new"
+    old, new = tmp_path / "zq/store", tmp_path / "zq/salvaged"
+    old.parent.mkdir()
     ids = fill_and_flush(old)
     flip(table_of(old, "bodies"))
     before = {file: file.read_bytes() for file in old.iterdir()}

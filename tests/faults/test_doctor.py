@@ -9,19 +9,21 @@ from socket import gethostname
 
 import pytest
 import redis
+from pymongo import MongoClient
 
 from tests.commands import run
 from tests.servers import wait_for
-from tests.stores import MongoServer, RedisServer, Stores
+from tests.stores import QUIET, MongoServer, RedisServer, Stores
 from zq import diagnosis
 from zq.clock import local_time
 from zq.conformance.test_levels import support
 from zq.diagnosis import Status
-from zq.errors import StartRefused
+from zq.errors import NotAuthorized, StartRefused
 from zq.serving import level_watch
 from zq.serving.level_watch import LevelWatch
-from zq.serving.migration_record import SourceRecord, check_served, write
+from zq.serving.migration_record import Records, SourceRecord, check_served
 from zq.storage import connect, diagnose
+from zq.storage.mongodb.doctor import run as run_command
 from zq.storage.redis.doctor import check_version
 from zq.storage.redis.layout import VERSION_KEY
 
@@ -128,7 +130,7 @@ def test_the_check_fails_for_the_source_of_a_migration(
     done = run("--check")
     assert (done.code, "skip  start: There is no store" in done.said, admin.dbsize()) == (0, True, 0)
     with closing(connect(valkey.uri)) as storage:
-        write(storage.documents, SourceRecord("redis:target", 1.0), storage.now())
+        Records(storage.documents, storage.now).write(SourceRecord("redis:target", 1.0))
         with pytest.raises(StartRefused) as refused:
             check_served(storage.documents, storage.now())
     done = run("--check")
@@ -196,6 +198,28 @@ def test_faults_of_mongodb_are_found_and_nothing_is_written(stores: Stores, monk
     assert statuses(uri)["round trip"] == "warn"
     with server.client() as client:
         assert "zq_doctor" not in client.list_database_names()
+
+
+def test_checks_that_a_user_with_readwrite_may_not_run_are_skipped_with_the_missing_roles(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("key" * 20)
+    key.chmod(0o600)
+    with MongoServer(*QUIET, "--keyFile", str(key)) as server:
+        with server.client() as client:  # without users, a local client may create the first one
+            client.admin.command("createUser", "chief", pwd="x", roles=["root"])
+        with MongoClient(server.uri.replace("//", "//chief:x@") + "&authSource=admin") as client:
+            roles = [{"role": "readWrite", "db": "zq"}]
+            client.admin.command("createUser", "limited", pwd="x", roles=roles)
+        uri = server.uri.replace("//", "//limited:x@") + "&authSource=admin"
+        connect(uri).close()
+        opened = diagnose(uri, local_time, {})
+        assert opened is not None
+        with opened as checks:
+            found = {result.check: result for result in diagnosis.run(checks)}
+        assert {name for name, result in found.items() if result.status == "fail"} == set()
+        assert (found["oplog"].status, "clusterMonitor" in found["oplog"].found) == ("skip", True)
+        with MongoClient(uri) as client, pytest.raises(NotAuthorized, match="replSetGetStatus"):
+            run_command(client, "admin", {"replSetGetStatus": 1})
 
 
 def test_a_standalone_mongodb_is_a_failure_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

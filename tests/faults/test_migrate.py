@@ -12,17 +12,20 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import pytest
 import redis
 
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
 from tests.data import make_released
-from tests.faults.job import Job
+from tests.faults.job import At, Dead, Job, die
 from tests.features import core_with_subscriptions
 from tests.reader import PYTHON, SHELL, succeed
 from tests.rotation import SEED, rotated
@@ -35,20 +38,39 @@ from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
 from zq.conformance.topic_builders import Log
 from zq.errors import StartRefused, Unavailable
-from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
-from zq.model.documents import DocumentRef
+from zq.model import ClaimRef, Draft, Grouping, ListFilter, QueueRef, new_ids
+from zq.model.documents import DocumentRef, Guard
 from zq.model.identity import SignedUrlOptions
 from zq.model.parcels import Parcel, StoredItem, facts
 from zq.model.pools import pool_ref
 from zq.model.quotas import Work
 from zq.model.topics import Retention
-from zq.serving.migrate_command import Migration, Options, Store, migrate
-from zq.serving.migration_record import TARGET, SourceRecord, TargetRecord, check_served, release, write
+from zq.serving import application, delivering
+from zq.serving.application import Application
+from zq.serving.commands import SignalFlags
+from zq.serving.level_watch import LevelWatch
+from zq.serving.migrate_command import migrate
+from zq.serving.migration import Migration, Options
+from zq.serving.migration_record import (
+    SOURCE,
+    TARGET,
+    Records,
+    SourceRecord,
+    TargetRecord,
+    check_served,
+    fence,
+    release,
+)
+from zq.serving.migration_stores import OTHER_RUN, Store
+from zq.serving.settings import Configuration
 from zq.storage import check, connect
 from zq.storage.api import DocumentController, Storage
 from zq.storage.capabilities import ParcelController
+from zq.storage.mongodb import MongoStorage, commits
 from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.documents import check_guard
 from zq.storage.mongodb.parcels import ParcelReader
+from zq.storage.redis import transactions
 from zq.storage.rocksdb import connect as connect_embedded
 from zq.subscriptions.model import Source
 from zq.subscriptions.policy import SubscriptionPolicy
@@ -61,6 +83,7 @@ T = TypeVar("T")
 KINDS = ("rocksdb", "redis", "mongodb")
 # Each store is a source and a target once a day.
 PAIRS = [pair for at in rotated((0, 1, 2), 1) for pair in zip(KINDS, KINDS[at:] + KINDS[:at], strict=True)]
+QUEUE = QueueRef("acme", "jobs")
 PROJECTS = ("acme", "\u00e4.b", "c")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 
@@ -233,8 +256,8 @@ def test_a_store_moves_to_another_store(pair: Pair) -> None:
 
 def test_a_killed_migration_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command is killed three times, each time at a random page, before or after the target has stored it."""
-    monkeypatch.setattr("zq.serving.migrate_command.PAGE", 5)
-    monkeypatch.setattr("zq.serving.migrate_command.RECORD_INTERVAL", 0)
+    monkeypatch.setattr("zq.serving.migration_stores.PAGE", 5)
+    monkeypatch.setattr("zq.serving.migration.RECORD_INTERVAL", 0)
     scribble(pair.source, SEED)
     chance = random.Random(SEED)
     for _ in range(3):
@@ -413,6 +436,14 @@ def test_a_server_that_hangs_is_noticed(stores: Stores, tmp_path: Path) -> None:
             moved(pair)
 
 
+def test_an_embedded_store_is_moved_directly_after_its_server_has_ended(embedded: Pair) -> None:
+    """The server's last report is still in the store."""
+    now = embedded.source.now()
+    Scene(embedded.source, ManualClock(now), QueueRef("acme", "jobs")).post()
+    embedded.source.documents.put(DocumentRef("", "server", "a"), b"{}", now, expires=now + 60)
+    assert moved(embedded)[0] == 0
+
+
 def test_a_stopped_clock_is_refused(stores: Stores, tmp_path: Path) -> None:
     """If the machine's clock is behind the stored time, servers do not change the stored time."""
     uri = stores.empty("redis", tmp_path, "a")
@@ -435,38 +466,50 @@ def test_a_completed_migration_does_not_hide_later_data(embedded: Pair) -> None:
         moved(embedded, resume=True)
 
 
-class WritesEnd:
-    """The documents of a store in which each write after the first ``left`` fails."""
+class Watched:
+    """The documents of a store whose operations call ``watch`` first, with a description of the operation."""
 
-    def __init__(self, documents: DocumentController, left: list[int]) -> None:
+    def __init__(self, documents: DocumentController, which: str, watch: Callable[[object], None]) -> None:
         self._documents = documents
-        self._left = left
+        self._which = which
+        self._watch = watch
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._documents, name)
 
-    def put(self, *arguments: object, **options: object) -> object:
-        self._count()
-        return self._documents.put(*arguments, **options)
+    def get(self, ref: DocumentRef, now: float) -> object:
+        self._watch((self._which, "get", ref))
+        return self._documents.get(ref, now)
 
-    def delete(self, *arguments: object, **options: object) -> object:
-        self._count()
-        return self._documents.delete(*arguments, **options)
+    def put(self, ref: DocumentRef, value: bytes, *arguments: object, **options: object) -> object:
+        record = msgspec.json.decode(value) if ref in (SOURCE, TARGET) else {}
+        state = record.get("project"), record.get("is_source_marked"), record.get("finished") is not None
+        self._watch((self._which, "put", ref, state))
+        return self._documents.put(ref, value, *arguments, **options)
 
-    def _count(self) -> None:
-        if self._left[0] == 0:
-            raise Killed
-        self._left[0] -= 1
+    def delete(self, ref: DocumentRef, *arguments: object, **options: object) -> object:
+        self._watch((self._which, "delete", ref))
+        return self._documents.delete(ref, *arguments, **options)
+
+
+def watch_records(patched: pytest.MonkeyPatch, pair: Pair, watch: Callable[[object], None]) -> None:
+    patched.setattr("zq.serving.migration.RECORD_INTERVAL", math.inf)
+    for which, storage in zip(Pair._fields, pair, strict=True):
+        patched.setattr(storage, "documents", Watched(storage.documents, which, watch))
 
 
 def move_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
-    """Migrate, killed before each write of a record. Assert that servers refuse the source of a copy."""
-    for writes in count():
+    """Migrate, killed before each different operation on a document. Servers refuse the source of a copy."""
+    seen = set[object]()
+
+    def die_before_new(operation: object) -> None:
+        if operation not in seen:
+            seen.add(operation)
+            raise Killed
+
+    while True:
         with monkeypatch.context() as patched:
-            patched.setattr("zq.serving.migrate_command.RECORD_INTERVAL", math.inf)
-            left = [writes]
-            for storage in pair:
-                patched.setattr(storage, "documents", WritesEnd(storage.documents, left))
+            watch_records(patched, pair, die_before_new)
             try:
                 code, lines = moved(pair, resume=True, **options)
                 break
@@ -475,7 +518,139 @@ def move_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, **options: object
         has_copy = bool(pair.target.parcels.export("acme", "", 1, pair.target.now()).items)
         assert not (has_copy and is_served(pair.source))
     assert (code, lines[-1].startswith("This migration was completed at 2")) == (0, True), lines
-    assert writes >= 5
+    assert len(seen) >= 10
+
+
+class Suspension:
+    """The watch of a run, which is suspended before one of its operations until ``meanwhile`` has returned.
+
+    ``meanwhile`` returns whether it has used the target.
+    """
+
+    def __init__(self, place: int, pair: Pair, meanwhile: Callable[[Pair], object]) -> None:
+        self._left = place
+        self._pair = pair
+        self._meanwhile = meanwhile
+        self.observed: tuple[list[object], list[object]] | None = None
+
+    @property
+    def has_occurred(self) -> bool:
+        return self._left < 0
+
+    def __call__(self, _operation: object) -> None:
+        self._left -= 1
+        if self._left == -1 and self._meanwhile(self._pair):
+            self.observed = observe(self._pair)
+
+
+def complete_and_use(pair: Pair, projects: list[str] | None = None) -> bool:
+    assert moved(pair, resume=True, drop_stages=True, projects=projects)[0] == 0
+    use(pair.target)
+    return True
+
+
+def release_and_use(pair: Pair, projects: list[str] | None = None) -> bool:
+    is_released = release(pair.target.documents, pair.target.now())
+    if is_released:
+        use(pair.target)
+    return is_released
+
+
+def complete_and_use_both(pair: Pair, projects: list[str] | None = None) -> bool:
+    complete_and_use(pair, projects)
+    for storage in pair:
+        release(storage.documents, storage.now())
+        use(storage)
+    return True
+
+
+def use(storage: Storage) -> None:
+    """Delete all messages and documents of the project, as consumers and servers do, and stage a message."""
+    check_served(storage.documents, storage.now())
+    queue = QueueRef("acme", "jobs")
+    storage.queues.purge(queue)
+    storage.documents.delete(DocumentRef("acme", "topic", "a"), storage.now())
+    Scene(storage, ManualClock(storage.now()), queue).stage("night")
+
+
+def observe(pair: Pair) -> tuple[list[object], list[object]]:
+    """Return the records and contents of the source and of the target.
+
+    Fences are omitted, because they have no effect on servers and later runs.
+    """
+    records = Records(pair.source.documents, pair.source.now).read_source() is None
+    observed: tuple[list[object], list[object]] = [records], [pair.target.documents.get(TARGET, pair.target.now())]
+    for storage, found in zip(pair, observed, strict=True):
+        items = contents(storage.parcels, "acme", storage.now())
+        found.append([item for item in items if getattr(item.content, "name", "") != "fence"])
+        found.append(storage.transactions.list("acme", Work.STAGE, "", 9, storage.now()).items)
+    return observed
+
+
+def move_with_suspension(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair, target: Storage, suspension: Suspension, **options: object
+) -> tuple[int, list[str]]:
+    """Migrate to ``target``, another connection to the pair's target. Return the exit code and the printed lines."""
+    adopt = target.parcels.adopt
+
+    def watched_adopt(*arguments: object) -> None:
+        suspension(arguments)
+        adopt(*arguments)
+
+    with monkeypatch.context() as patched:
+        watch_records(patched, Pair(pair.source, target), suspension)
+        patched.setattr(target.parcels, "adopt", watched_adopt)
+        try:
+            return moved(Pair(pair.source, target), **options)
+        except StartRefused as refusal:
+            return 2, [str(refusal)]
+
+
+# The number of operations on records before the first one that changes a record.
+PAST_CHECK = 4
+SUSPENSIONS = [
+    (complete_and_use, None),
+    (complete_and_use, ["acme"]),
+    (release_and_use, None),
+    (complete_and_use_both, None),
+    (complete_and_use_both, ["acme"]),
+]
+
+
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+@pytest.mark.parametrize(("meanwhile", "projects"), rotated(SUSPENSIONS, 1))
+def test_a_run_that_was_suspended_does_not_change_a_store_in_use(
+    stores: Stores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    meanwhile: Callable[..., None],
+    projects: list[str] | None,
+) -> None:
+    """Before each operation on a record, another run completes the migration, or the operator releases the stores."""
+    for place in count():
+        uri = stores.empty(kind, tmp_path, "b")
+        with (
+            closing(connect(f"rocksdb://{tmp_path}/{place}")) as source,
+            closing(connect(uri)) as target,
+            closing(connect(uri)) as other,
+        ):
+            pair = Pair(source, other)
+            Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post(2)
+            Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).stage("night")
+            source.documents.put(DocumentRef("acme", "topic", "a"), b"{}", source.now())
+            options = {"projects": projects, "drop_stages": True}
+            suspension = Suspension(place, pair, partial(meanwhile, projects=projects))
+            code, lines = move_with_suspension(monkeypatch, pair, target, suspension, **options)
+            if not suspension.has_occurred:
+                break
+            if suspension.observed is not None:
+                source_before, target_before = suspension.observed
+                source_after, target_after = observe(pair)
+                assert (place, target_after) == (place, target_before), lines
+                # If only the target is released, the source is not in use.
+                assert meanwhile is release_and_use or (place, source_after) == (place, source_before), lines
+    assert (code, place > 20) == (0, True), lines
 
 
 @pytest.mark.parametrize("projects", [None, ["acme"]])
@@ -502,6 +677,173 @@ def test_a_new_migration_does_not_end_like_an_earlier_one(embedded: Pair, monkey
     scene.post()
     move_in_steps(embedded, monkeypatch)
     assert len(Scene(embedded.target, scene.clock, scene.queue).walk()) == 3
+
+
+def test_a_target_that_is_used_after_the_check_is_refused(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stores can be served afterwards."""
+    scenes = [Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")) for storage in embedded]
+    scenes[0].post(2)
+    suspension = Suspension(PAST_CHECK, embedded, lambda _: scenes[1].post(1))
+    code, lines = move_with_suspension(monkeypatch, embedded, embedded.target, suspension)
+    assert (code, lines[-1].startswith("The target is not empty: project 'acme'")) == (1, True), lines
+    assert [is_served(storage) for storage in embedded] == [True, True]
+    assert len(scenes[1].walk()) == 1
+
+
+def test_an_abandoned_import_blocks_its_fence_only_briefly(stores: Stores, tmp_path: Path) -> None:
+    """The transaction of a killed run has read the fence. Otherwise, MongoDB would end it after a minute."""
+    uri, guard = stores.empty("mongodb", tmp_path, "b"), Guard(fence("acme"), b"killed")
+    with closing(connect(uri)) as storage, closing(connect(uri)) as killed:
+        documents, client = storage.documents, killed._client
+        documents.put(guard.ref, guard.value, storage.now())
+        with client.pymongo.start_session() as session:
+            session.start_transaction()
+            with client.verb():
+                check_guard(client, session, guard)
+            documents.put(guard.ref, b"next", storage.now())
+        stored = documents.get(guard.ref, storage.now())
+        assert stored is not None
+        assert stored.value == b"next"
+
+
+def test_a_project_moves_again_after_it_has_moved_back(embedded: Pair) -> None:
+    """The record of the first migration does not end the third one before its copy."""
+    scenes = [Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")) for storage in embedded]
+    scenes[0].post(2)
+    for at in (0, 1):
+        names = "rocksdb:source", "redis:target"
+        stores = [Store(storage, name) for storage, name in zip(embedded, names, strict=True)][:: 1 - 2 * at]
+        assert migrate(*stores, Options(["acme"], watch=0.0), print) == 0
+        empty(stores[0].storage, scenes[0].queue)
+    scenes[0].post()
+    code, lines = moved(embedded, projects=["acme"], resume=True)
+    assert (code, len(scenes[1].walk())) == (0, 3), lines
+
+
+@contextmanager
+def with_a_shared_store(stores: Stores, folder: Path, kind: str, which: str) -> Iterator[tuple[str, Pair]]:
+    """Yield the URI of a networked store, and a pair with the store as ``which`` and with an embedded store."""
+    uri = stores.empty(kind, folder, "a")
+    with closing(connect(uri)) as shared, closing(connect(f"rocksdb://{folder}/b")) as embedded:
+        pair = Pair(shared, embedded) if which == "source" else Pair(embedded, shared)
+        Scene(pair.source, ManualClock(pair.source.now()), QueueRef("acme", "jobs")).post(2)
+        yield uri, pair
+
+
+def serve() -> None:
+    Application(Configuration())
+
+
+def deliver() -> None:
+    delivering.run([], SignalFlags(end=True))
+
+
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+@pytest.mark.parametrize("which", Pair._fields)
+@pytest.mark.parametrize(("start", "pooling"), [(serve, "true"), (deliver, "false")])
+def test_a_process_that_starts_while_a_migration_begins_is_refused(
+    stores: Stores,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    which: str,
+    start: Callable[[], None],
+    pooling: str,
+) -> None:
+    """The migration begins after the process has checked the store, and before the process publishes its first record.
+
+    The process deletes its records, so that the migration can be resumed at once. With pools, it has two records.
+    """
+    for name in ("DEFAULT__POOLING", "POOLING:CATALOG__ENABLE_VIRTUAL_POOL", "POOLING:CATALOG__QUEUE_MOVES"):
+        monkeypatch.setenv(f"OS_{name}", pooling)
+    monkeypatch.setenv("OS_SIGNED_URL__SECRET_KEY", "k" * 40)
+    monkeypatch.setattr(application, "atexit", SimpleNamespace(register=lambda _: None))
+    opens, begun = application.open_store, list[object]()
+    with with_a_shared_store(stores, tmp_path, kind, which) as (uri, pair):
+
+        def begin(operation: object) -> None:
+            if "put" in operation and not begun:
+                begun.append(operation)
+                with pytest.raises(Killed):
+                    moved(pair, target=Mortal(pair.target, 1, True))
+
+        def open_watched(*arguments: object) -> Storage:
+            storage = opens(*arguments)
+            monkeypatch.setattr(storage, "documents", Watched(storage.documents, which, begin))
+            return storage
+
+        monkeypatch.setenv("OS_STORAGE__URI", uri)
+        monkeypatch.setattr(application, "open_store", open_watched)
+        with pytest.raises(StartRefused, match="with --resume"):
+            start()
+        assert moved(pair, resume=True)[0] == 0
+
+
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+@pytest.mark.parametrize("which", Pair._fields)
+def test_a_server_that_starts_after_the_check_is_noticed(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, which: str
+) -> None:
+    """Both stores can be served afterwards."""
+    with with_a_shared_store(stores, tmp_path, kind, which) as (uri, pair), closing(connect(uri)) as other:
+        suspension = Suspension(PAST_CHECK, pair, lambda _: LevelWatch(other, 8888, True))
+        code, lines = move_with_suspension(monkeypatch, pair, pair.target, suspension)
+        assert (code, lines[-1].startswith(f"A server is using the {which}.")) == (1, True), lines
+        assert [is_served(storage) for storage in pair] == [True, True]
+
+
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+@pytest.mark.parametrize("which", Pair._fields)
+def test_a_server_that_was_suspended_when_a_migration_began_ends(
+    stores: Stores, tmp_path: Path, kind: str, which: str
+) -> None:
+    """Its record had expired, so that the migration could not detect the server."""
+    ended = list[str]()
+    with with_a_shared_store(stores, tmp_path, kind, which) as (uri, pair), closing(connect(uri)) as other:
+        watch = LevelWatch(other, 8888, True, give_up=lambda: ended.append("end"))
+        watch.stop()  # deletes the record
+        with pytest.raises(Killed):
+            moved(pair, target=Mortal(pair.target, 1, True))
+        watch.refresh()
+        assert ended == ["end"]
+        assert moved(pair, resume=True)[0] == 0, "the server has not published its record again"
+
+
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+def test_a_server_continues_if_a_migration_that_began_is_refused(stores: Stores, tmp_path: Path, kind: str) -> None:
+    """A migration that finds a server after it has written its records removes them."""
+    ended = list[str]()
+    with with_a_shared_store(stores, tmp_path, kind, "source") as (uri, pair), closing(connect(uri)) as other:
+        watch = LevelWatch(other, 8888, True, give_up=lambda: ended.append("end"))
+        other.documents.put(SOURCE, msgspec.json.encode(SourceRecord("redis://b", run="1")), other.now())
+        timer = threading.Timer(0.3, release, (pair.source.documents, pair.source.now()))
+        timer.start()
+        watch.refresh()
+        timer.join()
+        assert ended == []
+        other.documents.put(SOURCE, b"?", other.now())
+        watch.refresh()
+        assert ended == ["end"], "a record that cannot be decoded"
+        watch.stop()
+
+
+def test_two_migrations_do_not_begin_with_one_target(
+    embedded: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both runs find an empty target. The one that marks it second stops, and its source can be served."""
+    with closing(connect(f"rocksdb://{tmp_path}/c")) as third:
+        for storage, project in ((embedded.source, "acme"), (third, "b")):
+            Scene(storage, ManualClock(storage.now()), QueueRef(project, "jobs")).post(2)
+
+        def move_another(_pair: Pair) -> None:
+            stores = Store(third, "rocksdb:third"), Store(embedded.target, "redis:target")
+            assert migrate(*stores, Options(["b"], watch=0.0), print) == 0
+
+        suspension = Suspension(PAST_CHECK, embedded, move_another)
+        code, lines = move_with_suspension(monkeypatch, embedded, embedded.target, suspension)
+        assert (code, lines) == (1, [OTHER_RUN])
+        assert is_served(embedded.source)
+        assert moved(embedded)[0] == 0
 
 
 def is_served(storage: Storage) -> bool:
@@ -551,18 +893,34 @@ def with_pools(pair: Pair) -> str:
 
 
 def of_another(pair: Pair) -> str:
-    write(pair.target.documents, TargetRecord("redis:other", None), pair.target.now())
+    Records(pair.target.documents, pair.target.now).write(TargetRecord("redis:other", None))
     return "another migration, whose source is redis:other"
 
 
 def incomplete(pair: Pair) -> str:
-    write(pair.source.documents, TargetRecord("redis:other", None), pair.source.now())
+    Records(pair.source.documents, pair.source.now).write(TargetRecord("redis:other", None))
     return "The source has only a part of the data of redis:other"
 
 
 def moved_before(pair: Pair) -> str:
-    write(pair.source.documents, SourceRecord("redis:other", 1.0), pair.source.now())
+    Records(pair.source.documents, pair.source.now).write(SourceRecord("redis:other", 1.0))
     return "The data of the source was moved to redis:other"
+
+
+def moving_elsewhere(pair: Pair) -> str:
+    Records(pair.source.documents, pair.source.now).write(SourceRecord("redis:other"))
+    return "The data of the source is being moved to redis:other"
+
+
+def moving_onward(pair: Pair) -> str:
+    Records(pair.target.documents, pair.target.now).write(SourceRecord("redis:other"))
+    return "The data of the target is being moved to redis:other"
+
+
+def moved_onward(pair: Pair) -> str:
+    """The target may still have the data of other projects, which servers must not serve."""
+    Records(pair.target.documents, pair.target.now).write(SourceRecord("redis:other", 1.0))
+    return "The data of the target was moved to redis:other"
 
 
 def everything(pair: Pair) -> list[object]:
@@ -576,14 +934,18 @@ def everything(pair: Pair) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("obstacle", [occupied, staged, with_pools, of_another, incomplete, moved_before])
+RELEASABLE = (incomplete, moved_before, moving_elsewhere)
+OTHERS = (occupied, staged, with_pools, of_another, moving_onward, moved_onward)
+
+
+@pytest.mark.parametrize("obstacle", [*RELEASABLE, *OTHERS])
 def test_a_store_that_cannot_be_moved_is_refused_unchanged(embedded: Pair, obstacle: Callable[[Pair], str]) -> None:
     Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
     sentence = obstacle(embedded)
     before = everything(embedded)
     with pytest.raises(StartRefused, match=sentence) as refusal:
         moved(embedded, resume=obstacle is of_another)
-    assert ("--release" in str(refusal.value)) == (obstacle in (of_another, incomplete, moved_before))
+    assert ("--release" in str(refusal.value)) == (obstacle in RELEASABLE)
     assert everything(embedded) == before
 
 
@@ -644,6 +1006,44 @@ def test_an_undecided_commit_keeps_its_stages(from_mongodb: Pair) -> None:
     assert moved(from_mongodb, drop_stages=True)[0] == 0
     there = Scene(from_mongodb.target, job.input.clock, job.input.queue)
     assert sorted(message.id for message in there.walk()) == sorted(job.taken)
+
+
+def test_each_of_many_undecided_commits_is_aborted(from_mongodb: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "FOUND_AT_ONCE", 1)
+    client, parcels = from_mongodb.source._client, from_mongodb.source.parcels
+    scene = Scene(from_mongodb.source, ManualClock(from_mongodb.source.now()), QUEUE)
+    for producer in "abc":
+        scene.stage(producer, 2)
+        with pytest.raises(Dead):
+            Scene(MongoStorage(client, At("begun", 1, die)), scene.clock, QUEUE).decide(
+                1, [producer], producer=producer
+            )
+    client.messages.update_many({"state": "preparing"}, {"$set": {"due": 0}})
+    assert len(parcels.find_undecided_commits("acme", scene.now)) == 3
+    assert moved(from_mongodb, drop_stages=True)[0] == 0
+    assert parcels.find_undecided_commits("acme", scene.now) == []
+
+
+@pytest.mark.parametrize("kind", ["mongodb", "redis"])
+def test_each_commit_of_a_project_is_completed_beside_many_of_other_projects(
+    stores: Stores, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The projects of the older commits are not moved. An interrupted migration is resumed."""
+    monkeypatch.setattr(commits, "FOUND_AT_ONCE", 1)
+    monkeypatch.setattr(transactions, "MAX_READ_COMMITS", 1)
+    with ExitStack() as closing_later:
+        pair = Pair(*(opened(closing_later, stores, tmp_path, *one) for one in ((kind, "a"), ("rocksdb", "b"))))
+        clock = ManualClock(pair.source.now())
+        for project, producer in (("other", "etl"), ("acme", "etl"), ("acme", "etl2")):
+            scene = Scene(pair.source, clock, QueueRef(project, "jobs"))
+            scene.stage(producer, 2)
+            assert scene.decide(1, [producer], producer=producer).open
+            clock.advance(1)
+        with pytest.raises(Killed):
+            moved(pair, target=Mortal(pair.target, 1, False), projects=["acme"])
+        assert moved(pair, projects=["acme"], resume=True)[0] == 0
+        assert len(Scene(pair.target, clock, QUEUE).walk()) == 4
+        assert [one.project for one in pair.source.transactions.find_unfinished_commits(clock.now())] == ["other"]
 
 
 def test_a_search_on_mongodb_has_no_common_time_limit(from_mongodb: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,7 +1132,7 @@ def test_a_source_with_other_projects_can_be_served(embedded: Pair) -> None:
 def test_a_moved_store_is_served_after_its_release(tmp_path: Path) -> None:
     uri = f"rocksdb://{tmp_path}/store"
     with closing(connect(uri)) as storage:
-        write(storage.documents, SourceRecord("redis:target", 1.0), storage.now())
+        Records(storage.documents, storage.now).write(SourceRecord("redis:target", 1.0))
     server = run_apart("--store", uri, "--port", free_port())
     assert (server.code, "was moved to redis:target" in server.error) == (2, True), server
     assert run("migrate", "--release", uri).code == 0
@@ -762,6 +1162,25 @@ def test_a_failing_store_is_named(embedded: Pair, monkeypatch: pytest.MonkeyPatc
     assert "--resume" in lines[-1]
 
 
+@pytest.mark.ability("unshare")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """The file system of the target has 1 MiB, and the source 2 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with closing(connect(f"rocksdb://{tmp_path}/a")) as source:
+        now = source.now()
+        for ids in (new_ids(500, now) for _ in range(4)):
+            source.messages.post(
+                QueueRef("acme", "jobs"), [Draft(id, b'"%s"' % (b"x" * 1000), 3600, 0, "a") for id in ids], now
+            )
+    command = f"{sys.executable} -m zq.serving.server migrate rocksdb://{tmp_path}/a rocksdb://{disk}/b"
+    script = f"mount -t tmpfs -o size=1m none {disk} && exec {command}"
+    command_line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.count("The target has failed: The store is full")) == (1, 1), done
+    assert "--resume" in done.stdout
+
+
 def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
     """The migration continues once the server may use more memory."""
     with (
@@ -784,10 +1203,11 @@ def test_a_full_redis_is_named_and_can_be_released(tmp_path: Path) -> None:
 
 
 def test_the_command_of_the_page_works(tmp_path: Path) -> None:
-    """``api-ref/backup.md``: the output ends with the digest, and the source is unchanged."""
+    """``api-ref/backup.md``: the output ends with the digest, although a server reported up to its stop just now."""
     source, target = f"rocksdb://{tmp_path}/store", f"rocksdb://{tmp_path}/new"
     with closing(connect(source)) as storage:
         scribble(storage, SEED, 30)
+        storage.documents.put(DocumentRef("", "server", "a"), b"{}", storage.now(), expires=storage.now() + 60)
     (line,) = (block.text for block in blocks(ROOT / "api-ref/backup.md") if "zq-server migrate" in block.text)
     line = line.replace("rocksdb:///var/lib/zq", source).replace("redis://127.0.0.1:6379/0", target)
     assert "SHA-256 digest of both: " in succeed([*SHELL, line], tmp_path)

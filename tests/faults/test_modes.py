@@ -107,6 +107,11 @@ def test_a_read_only_server_refuses_every_change(engine: str, tmp_path: Path) ->
         waiter.start()
         done = run("mode", "read_only", "--store", uri)
         assert (done.code, done.said) == (0, "The mode is read_only.\n"), done
+        done = run("token", "create", "--project", "acme", "--store", uri)
+        assert (done.code, "The mode of this service is read_only" in done.error) == (2, True), done
+        for size in (1, 300_000) * 50:  # the server does not read the body
+            document = {"name": "x" * size}
+            assert control.send(f"{tmp_path}/store/control.sock", "POST", "/v2/admin/tokens", document)[0] == 503
         for _ in range(2):
             answers = [ask(server.url, *request) for request in [*POSTS, *CHANGES]]
             assert {refusal(answer) for answer in answers} == {(503, "Read only", "5")}

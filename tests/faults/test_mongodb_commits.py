@@ -4,7 +4,11 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, Dead, Job, die
@@ -14,10 +18,27 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.core.commit_executor import CommitExecutor
-from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
+from zq.errors import (
+    ClaimLapsed,
+    ClaimNotFound,
+    CommitRunning,
+    Fenced,
+    MessageClaimed,
+    MoveRefused,
+    ProducerNotFound,
+    StageNotFound,
+)
 from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, QueueRef
-from zq.storage.mongodb import MongoStorage, connect, reservations
-from zq.storage.mongodb.producers import Step
+from zq.model.limits import Limits
+from zq.model.pools import Pool, pool_ref
+from zq.model.quotas import Work
+from zq.pools.moves import Moves
+from zq.storage import memory
+from zq.storage.mongodb import MongoStorage, commits, connect, reservations
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.layout import BsonDocument
+from zq.storage.mongodb.producers import CommitEvents, Step
+from zq.storage.pooling import PooledStorage
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +159,86 @@ def test_a_server_that_aborts_a_commit_may_die_too(job: Job, step: str):
     job.input.tick(PATIENCE)
     job.upkeep(job.server())
     job.assert_undone()
+
+
+class Watch(CommitEvents):
+    """A watcher that records at each step whether another server considers the project idle."""
+
+    def __init__(self, other: MongoStorage, now: float) -> None:
+        self._other, self._now = other, now
+        self.seen: dict[str, bool] = {}
+
+    def reached(self, step: str) -> None:
+        self.seen[step] = self._other.transactions.is_idle("acme", self._now)
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_project_is_not_idle_at_any_step_of_a_commit(job: Job, aborted: bool):
+    watch = Watch(job.server(), job.input.now)
+    if aborted:
+        job.dies(Step.RESERVED, 3)
+        job.input.tick(PATIENCE)
+        job.server(watch).maintain(job.input.now)
+    else:
+        job.commit(job.server(watch))
+    steps = (Step.ABORTING, Step.UNRESERVED, Step.ABORTED) if aborted else {step for step, _ in UNDECIDED + DECIDED}
+    assert watch.seen == {step: step == Step.DONE for step in steps}
+
+
+def assert_no_move(job: Job, other: MongoStorage) -> None:
+    """Assert that a target queue of the job's commit cannot move. The check uses the connection ``other``."""
+    store = job.input.storage
+    store.queues.create(QueueRef("acme", "left"), b"{}")
+    store.documents.put(pool_ref("a"), msgspec.json.encode(Pool("memory:", 0)), job.input.now)
+    catalogue: Any = SimpleNamespace(documents=store.documents, transactions=other.transactions)
+    with closing(memory.connect("memory:")) as target:
+        relocation = PooledStorage(store, lambda *_: target, virtual=True).relocation
+        moves = Moves(relocation, catalogue, job.input.clock, Limits(), lambda: None)
+        with pytest.raises(MoveRefused, match="open stages or commits"):
+            moves.start("a", "acme", b'{"queue": "left"}')
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_queue_of_a_reserved_stage_does_not_move(
+    server: MongoServer, job: Job, repeated: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """After the first search of the check, another server aborts the commit. The producer may repeat it at once."""
+    store = job.input.storage
+    job.dies(Step.BEGUN)
+    job.input.tick(PATIENCE)
+
+    def abort() -> None:
+        store.parcels.abort_commit("acme", "etl", job.input.now)
+        assert len(store.transactions.list("acme", Work.STAGE, "", 9, job.input.now).items) == 3
+
+    def repeat() -> None:
+        job.dies(Step.BEGUN)
+        assert store.parcels.find_undecided_commits("acme", job.input.now)
+
+    actions, find = iter([abort, repeat] if repeated else [abort]), StoreClient.find
+
+    def find_and_act(client: StoreClient, *arguments: Any, **terms: Any) -> list[BsonDocument]:
+        found = find(client, *arguments, **terms)
+        if client is other._client:
+            next(actions, lambda: None)()
+        return found
+
+    monkeypatch.setattr(StoreClient, "find", find_and_act)
+    with closing(connect(server.uri_of("commits"))) as other:
+        assert_no_move(job, other)
+
+
+def test_a_queue_of_a_decided_commit_does_not_move_if_many_projects_have_commits(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(commits, "FOUND_AT_ONCE", 1)
+    other = Scene(job.input.storage, job.input.clock, QueueRef("other", "jobs"))
+    other.stage("s", 2)
+    assert other.decide(1, ["s"]).open
+    job.input.tick(PATIENCE)
+    job.dies(Step.DECIDED)
+    assert [one.project for one in other.storage.transactions.find_unfinished_commits(other.now)] == ["other"]
+    assert_no_move(job, job.server())
 
 
 def test_a_commit_that_was_aborted_cannot_be_decided(job: Job):

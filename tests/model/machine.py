@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec import structs
 
 from tests.model.batches import Batches
@@ -46,6 +46,12 @@ ROUNDS = 200
 
 class StoreMachine(Settlements, Batches):
     """A store and its oracle."""
+
+    watchful = False
+
+    @initialize(watchful=st.booleans())
+    def choose(self, watchful: bool) -> None:
+        self.watchful = watchful
 
     @rule(at=QUEUES, batch=BATCHES)
     def post(self, at: int, batch: Sequence[tuple[int, int, str]]) -> None:
@@ -229,7 +235,7 @@ class StoreMachine(Settlements, Batches):
 
     @invariant()
     def watch(self) -> None:
-        """List all the time in every other example, because the store's memory of listings must not hide messages."""
+        """List all the time in half of the examples, because the store's memory of listings must not hide messages."""
         if self.watchful:
             messages = self.holder.storage.messages
             self.agree(messages.list, self.oracle.list, self.queues[0], 0, 3, ListFilter(), self.now)

@@ -12,8 +12,10 @@ from tests.model.pair import Holder
 from zq.clock import ManualClock
 from zq.conformance.builders import configure
 from zq.model.expiry import Expiry
-from zq.serving.migrate_command import Options, Store, migrate
+from zq.serving.migrate_command import migrate
+from zq.serving.migration import Options
 from zq.serving.migration_record import release
+from zq.serving.migration_stores import Store
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -42,6 +44,13 @@ class MovingHolder(Holder):
         super().__init__(uri, {})
         self.other_uri = other_uri
         self.other = connect(other_uri)
+        self._first_uri = uri
+
+    def returned(self) -> "MovingHolder":
+        """Return to the first store, so that Hypothesis repeats an example on the same stores."""
+        if self.uri != self._first_uri:
+            self.swap()
+        return self
 
     def move(self, projects: Collection[str]) -> None:
         now = self.clock.now()
@@ -55,9 +64,12 @@ class MovingHolder(Holder):
             for storage in (self.storage, self.other):
                 release(storage.documents, now)
             assert code == 0, "\n".join(lines)
+        self.swap()
+        configure(self.storage, Expiry())
+
+    def swap(self) -> None:
         self.storage, self.other = self.other, self.storage
         self.uri, self.other_uri = self.other_uri, self.uri
-        configure(self.storage, Expiry())
 
 
 class Moving(RuleBasedStateMachine):

@@ -95,7 +95,6 @@ class Pair(RuleBasedStateMachine):
         example = next(EXAMPLES)
         projects = (f"p{example}", f"p{example}/")
         self.queues = [QueueRef(project, name) for project in projects for name in ("jobs", "dead")]
-        self.watchful = example % 2 == 0
         self.serials = {queue.project: count(1) for queue in self.queues}
         self.ids: list[str] = []
         self.claims: list[str] = []

@@ -17,10 +17,10 @@ from tests.object.conftest import Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
 from zq.errors import StartRefused, StoreDamaged
-from zq.serving.migration_record import SourceRecord, check_served, write
+from zq.serving.migration_record import Records, SourceRecord, check_served
 from zq.storage import check, connect
 from zq.storage.api import Storage
-from zq.storage.object import checkpoints, offline
+from zq.storage.object import checkpoints, epochs, offline
 from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, file_name
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Span, log_name, read
@@ -201,10 +201,12 @@ def test_an_embedded_store_moves_into_an_object_store(machine: Open, uri: str, t
     assert run("ship", "--store", f"rocksdb://{path}", "--to", uri).code == 0
     done = run("ship", "--store", f"rocksdb://{path}", "--to", uri)
     assert done.code == 2
-    assert "The prefix already contains objects of a store" in done.error
+    assert "The prefix already contains a complete store, which zq-server ship uploaded at 20" in done.error
     storage = machine("first", takeover="refuse")
     posted(storage, 20, 25)
     storage.close()
+    done = run("ship", "--store", f"rocksdb://{path}", "--to", uri)
+    assert (done.code, "The prefix already contains objects of a store" in done.error) == (2, True)
     assert bodies(machine("second")) == numbers(25)
     assert embedded(path) == numbers(20)
 
@@ -224,6 +226,20 @@ def test_an_upload_that_is_killed_is_repeated(machine: Open, uri: str, tmp_path:
     assert bodies(machine("first")) == numbers(20)
 
 
+def test_an_upload_that_is_killed_at_its_end_leaves_a_complete_store_without_an_owner(
+    machine: Open, uri: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "plain"
+    with closing(connect(f"rocksdb://{source}")) as plain:
+        posted(plain, 0, 20)
+    ship = ("ship", "--store", f"rocksdb://{source}", "--to", uri)
+    killed = kill_at(epochs.__name__, "fence_name", 1)  # the first use is after the opening record is stored
+    assert run_apart(*ship, module=KILLED, env=killed).code == -signal.SIGKILL
+    done = run(*ship)
+    assert (done.code, "Serve this store" in done.error) == (2, True), done
+    assert bodies(machine("first", takeover="refuse")) == numbers(20)
+
+
 def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(
     machine: Open, uri: str, tmp_path: Path
 ) -> None:
@@ -231,7 +247,7 @@ def test_a_store_that_a_migration_has_marked_is_not_moved_into_an_object_store(
     source = f"rocksdb://{tmp_path}/plain"
     with closing(connect(source)) as plain:
         posted(plain, 0, 3)
-        write(plain.documents, SourceRecord("redis:target", 1.0), plain.now())
+        Records(plain.documents, plain.now).write(SourceRecord("redis:target", 1.0))
     done = run("ship", "--store", source, "--to", uri)
     assert (done.code, "was moved to redis:target" in done.error, "--release" in done.error) == (2, True, True), done
     assert run("migrate", "--release", source).code == 0

@@ -228,6 +228,51 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
     assert not job.scene.continue_commit()
 
 
+def test_open_commits_of_one_project_are_listed(scene: Scene):
+    """The names of the other projects begin with the project's name, or with a part of it."""
+    expected = {"acme": ["a", "b"], "acme2": ["a"], "acm": ["b"], "": ["c"], "none": []}
+    for project, producers in expected.items():
+        one = Scene(scene.storage, scene.clock, QueueRef(project, "jobs"))
+        for producer in producers:
+            one.stage(producer, 2)
+            one.decide(1, [producer], producer=producer)
+    for project, producers in expected.items():
+        found = scene.storage.transactions.find_unfinished_commits(scene.now, project)
+        assert sorted((one.project, one.producer) for one in found) == [(project, name) for name in producers]
+
+
+def test_a_project_is_idle_without_stages_and_incomplete_commits(scene: Scene):
+    """Stages and commits of other projects do not count. A commit may also have claims only."""
+    work, project = scene.storage.transactions, scene.queue.project
+    other = Scene(scene.storage, scene.clock, QueueRef(project + "2", "jobs"))
+    other.stage("s", 2)
+    other.stage("decided", 2)
+    other.decide(1, ["decided"])
+    scene.post(2)
+    scene.take(2, name="etl.0")
+
+    def finish() -> list[bool]:
+        """Return, before each slice and after the last one, whether the project is idle."""
+        found = [work.is_idle(project, scene.now)]
+        while scene.continue_commit(1):
+            found.append(work.is_idle(project, scene.now))
+        return [*found, work.is_idle(project, scene.now)]
+
+    assert work.is_idle(project, scene.now)
+    scene.stage("s", 2)
+    assert not work.is_idle(project, scene.now)
+    for publish, settle in ((["s"], []), ([], [ClaimRef(scene.queue, "etl.0")])):
+        assert scene.decide(1 + len(settle), publish, settle).open
+        *during, after = finish()
+        assert not any(during)
+        assert after
+    scene.stage("short", lives=60)
+    assert not work.is_idle(project, scene.now)
+    scene.tick(60)
+    assert work.is_idle(project, scene.now)
+    assert not work.is_idle(other.queue.project, scene.now)
+
+
 @ONE_OR_TWO_CONNECTIONS
 def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
     job.decide()

@@ -14,7 +14,7 @@ from zq.core.redelivery import Redelivery
 from zq.errors import CommitRunning, DraftsRepeated, Fenced, Repeated
 from zq.model import Draft, Grouping, new_ids
 from zq.model.documents import DocumentRef, Guard
-from zq.model.parcels import DocumentParcel, MessageParcel, Parcel, QueueParcel, StoredItem, facts
+from zq.model.parcels import MessageParcel, Parcel, QueueParcel, StoredItem, facts
 from zq.model.topics import Retention
 from zq.storage.capabilities import MigratableStorage, ParcelController
 
@@ -344,17 +344,19 @@ def test_a_guarded_operation_with_an_outdated_token_changes_nothing(
     scene: Scene, elsewhere: Scene, parcels: ParcelController
 ) -> None:
     """The token is the value of a document, which another server has replaced."""
-    fill_queue(scene)
+    fill(scene)
     pages = list(export(scene, parcels))
     documents, token = scene.storage.documents, DocumentRef(elsewhere.queue.project, "token", "jobs")
     guard = Guard(token, b"1")
     documents.put(token, b"2", scene.now)
+    before = contents(elsewhere, parcels)
     for page in pages:
         for parcel in page:
-            if not isinstance(parcel, DocumentParcel):
-                with pytest.raises(Fenced):
-                    parcels.adopt(elsewhere.queue.project, [parcel], scene.now, guard)
-    assert not elsewhere.exists()
+            if isinstance(parcel, QueueParcel) and parcel.metadata is None:
+                continue  # a missing queue with idempotency keys is not stored by every driver
+            with pytest.raises(Fenced):
+                parcels.adopt(elsewhere.queue.project, [parcel], scene.now, guard)
+    assert contents(elsewhere, parcels) == before
     with pytest.raises(Fenced):
         parcels.create_queue(elsewhere.queue, b"{}", Grouping.NONE, guard)
     with pytest.raises(Fenced):

@@ -148,6 +148,22 @@ def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
     assert scene.counts() == (1, 1)
 
 
+def test_a_settlement_without_actions_requires_a_live_claim(scene: Scene):
+    """It changes no message of a live claim. An unknown, lapsed or emptied claim is not found."""
+    with pytest.raises(ClaimNotFound):
+        scene.settle("unknown")
+    posted = scene.post(2)
+    claim, lapsing = scene.take(1, ttl=300), scene.take(1, ttl=60)
+    assert scene.settle(claim.id) == SettleResult()
+    assert scene.held(claim.id) == posted[:1]
+    scene.tick(60)
+    scene.delete_many(posted[:1])
+    for gone in (lapsing, claim):
+        with pytest.raises(ClaimNotFound):
+            scene.settle(gone.id)
+    assert scene.page() == posted[1:]
+
+
 def test_a_message_released_by_a_settlement_returns_to_its_position(scene: Scene):
     """Without a delay the message comes before later posts; with delay 0 it comes behind them."""
     posted = scene.post(2)

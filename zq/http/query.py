@@ -117,8 +117,8 @@ def trace_attributes(req: Request) -> Mapping[str, AttributeValue]:
     """Return the request's trace context as message attributes.
 
     If the request has no valid ``traceparent`` header, the result is empty. The context belongs to the sender, like any
-    other attribute and like the ``AWSTraceHeader`` of SQS. Therefore, no option disables it, and it is stored with its
-    ``tracestate`` even if it is not sampled.
+    other attribute and like the ``AWSTraceHeader`` of SQS. Therefore, there is no option ``propagate`` that disables
+    it, and it is stored with its ``tracestate`` even if it is not sampled.
     """
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}

@@ -22,7 +22,7 @@ from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
 from zq.core.rates import Exchange, Rates
-from zq.errors import NotBuilt, Unavailable
+from zq.errors import NotBuilt, StartRefused, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import create_app
 from zq.http.application import App
@@ -77,10 +77,8 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        terms = self._storage, chosen.server.port, chosen.shared_store, self._metrics.set_level
         with lifecycle.exit_at_once():
-            level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(*terms))
-        level.start()
+            level = start_level_watch(chosen, self._storage, chosen.server.port, self._metrics.set_level)
         if not chosen.shared_store:  # the master process, which logs the options otherwise, cannot open the store
             log_options(configuration, self._storage)
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
@@ -269,6 +267,19 @@ def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:
     return wait_for_store(chosen.storage.wait, lambda: _open_served(*terms))
 
 
+def start_level_watch(
+    chosen: Settings, storage: Storage, server: int | str, report: Callable[[int], object] = int
+) -> LevelWatch:
+    """Start the ``LevelWatch`` of this process. If it raises ``StartRefused``, close the store."""
+    try:
+        level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(storage, server, chosen.shared_store, report))
+    except StartRefused:
+        storage.close()  # also deletes the record of a process with pools, which would prevent a migration
+        raise
+    level.start()
+    return level
+
+
 def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
     """Return the result of ``call``. If ``waits``, repeat the call until the store is available."""
     while True:
@@ -283,6 +294,9 @@ def wait_for_store(waits: bool, call: Callable[[], T]) -> T:
 
 def _open_pool(chosen: Settings, catalogue: Storage, uri: str, expiry: Expiry | None) -> Storage:
     """Open the store of a pool.
+
+    The record of a server is only in the catalogue, so ``zq-server migrate`` may not detect a server that uses the
+    source or the target as a pool.
 
     Args:
         chosen: The settings of the server.
@@ -300,6 +314,8 @@ def _open_served(
 ) -> Storage:
     storage = connect(uri, options, expiry, initial)
     try:
+        # This check suffices for an embedded store, because its lock excludes a migration. It also applies to commands
+        # and to the stores of pools. ``LevelWatch`` repeats it after the process has published its record.
         migration_record.check_served(storage.documents, storage.now())
     except BaseException:
         storage.close()

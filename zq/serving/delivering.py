@@ -15,9 +15,8 @@ from zq.core.data_keys import DataKeys
 from zq.core.encryption import Sealing
 from zq.errors import StartRefused
 from zq.model.identity import SignedUrlOptions
-from zq.serving.application import open_stores, wait_for_store
+from zq.serving.application import open_stores, start_level_watch
 from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
-from zq.serving.level_watch import LevelWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reload_files
 from zq.subscriptions.delivery.running import create_worker
@@ -39,8 +38,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, distrusted_lead=storage.clock_lead)
-    level = wait_for_store(chosen.storage.wait, lambda: LevelWatch(storage, "zq-deliver", chosen.shared_store))
-    level.start()
+    level = start_level_watch(chosen, storage, "zq-deliver")
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
     keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the processes that share a store, and a thread in each process that watches the store's level.
+"""Records of the processes that share a store, and a thread in each process that watches its level and migrations.
 
 The level of a store is the version of its data format. ``zq-server upgrade --finish`` raises the level only if every
 recorded process supports the new level. A starting process publishes its record and then checks the level. The command
 announces the new level and then reads the records. Therefore, either the process does not start, or the command finds
 the record of the process.
+
+For the same reason, a starting process publishes its record and then reads the records of migrations. ``zq-server
+migrate`` writes its records and then looks for records of processes. The thread ends the process when it finds the
+record of a migration.
 """
 
 import logging
@@ -24,7 +28,7 @@ from zq import __version__
 from zq.errors import StartRefused, Unavailable
 from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
-from zq.serving import lifecycle
+from zq.serving import lifecycle, migration_record
 from zq.storage.api import DocumentController, Storage
 from zq.storage.capabilities import LevelledStorage
 from zq.storage.pooling import PooledStorage
@@ -36,7 +40,7 @@ KIND: Final = "process"
 # Seconds between two publications of a record, and seconds after which it expires.
 INTERVAL: Final = 5.0
 TTL: Final = 15.0
-# Seconds after which a failed publication is repeated.
+# Seconds after which a failed publication, or a read that would end the process, is repeated.
 RETRY_INTERVAL: Final = 1.0
 # Maximum seconds to wait for the thread to end.
 STOP_TIMEOUT: Final = 1.0
@@ -87,7 +91,8 @@ class LevelWatch:
         report: Called with the level after each read.
 
     Raises:
-        StartRefused: This version does not support the level of the store.
+        StartRefused: This version does not support the level of the store, or ``migration_record.check_served`` rejects
+            the store. The record of this process is deleted.
         Unavailable: The store is unavailable.
     """
 
@@ -111,6 +116,7 @@ class LevelWatch:
         try:
             if is_shared:
                 self._publish()
+                self._check_migrations()
                 self._thread = threading.Thread(target=self._run, name="zq-level", daemon=True)
             self._seen = self._read()
             report(levels.check(self._seen).level)
@@ -150,14 +156,15 @@ class LevelWatch:
     def refresh(self) -> None:
         """Read the store's level (version of the data format) and update the record of this process.
 
-        If this version of zq does not support the level, end the process at once. Raises ``Unavailable`` if the store
-        is unavailable.
+        If this version of zq does not support the level, or if a migration has begun, end the process at once. Raises
+        ``Unavailable`` if the store is unavailable.
         """
-        # The level is read first, so that the process ends even if the store rejects writes. While a process was paused
-        # or partitioned, its record may have expired, and an upgrade may have finished. The process can then use the
-        # store until it reads the new level.
+        # The store is read first, so that the process ends even if the store rejects writes. While a process was paused
+        # or partitioned, its record may have expired, and an upgrade or a migration may have finished. The process can
+        # then use the store until it reads the new level or the record of the migration.
         self._published = None
         try:
+            self._check_migrations()
             level = self._find_level()
         except StartRefused as refusal:
             LOG.critical("The process ends: %s", refusal)
@@ -165,6 +172,17 @@ class LevelWatch:
             return
         self._report(level)
         self._publish()
+
+    def _check_migrations(self) -> None:
+        """Raise ``StartRefused`` if a migration has begun.
+
+        Look twice, because a migration that finds the record of this process removes its own records again.
+        """
+        try:
+            migration_record.check_served(self._store.documents, self._store.now())
+        except StartRefused:
+            self._stopping.wait(RETRY_INTERVAL)
+            migration_record.check_served(self._store.documents, self._store.now())
 
     def _find_level(self) -> int:
         """Return the store's level (version of the data format).

@@ -237,7 +237,7 @@ def describe(status: UpgradeStatus) -> Iterator[str]:
     for (server, version), count in counts.items():
         yield f"{server} runs zq {version} in {count} process{'es' * (count > 1)}."
     if status.level == status.supported:
-        yield "There is no upgrade to finish."
+        yield "There is no upgrade to finish. After you install a newer version, use its zq-server."
     elif status.older:
         yield f"Restart the servers of earlier versions with zq {status.version}."
     else:

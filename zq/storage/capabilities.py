@@ -133,7 +133,7 @@ class ParcelController(Protocol):
         ...
 
     def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
-        """Return the undecided commits of the project. If there are very many, the result may be incomplete."""
+        """Return all undecided commits of the project."""
         ...
 
     def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
@@ -313,8 +313,20 @@ class TransactionController(Protocol):
         """
         ...
 
-    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        """Return the open (not completed) commits of all projects. If there are many, the result may be incomplete."""
+    def find_unfinished_commits(self, now: Seconds, project: str | None = None) -> Sequence[UnfinishedCommit]:
+        """Return all open (not completed) commits of the project.
+
+        If ``project`` is None, return the open commits of all projects. This result may be incomplete if there are
+        many.
+        """
+        ...
+
+    def is_idle(self, project: str, now: Seconds) -> bool:
+        """Return whether the project has neither stages nor incomplete commits.
+
+        A stage counts throughout its life, also while a commit reserves, publishes or returns it. The result therefore
+        stays correct if a commit begins, is decided or is aborted during the call.
+        """
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:

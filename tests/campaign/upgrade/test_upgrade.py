@@ -67,7 +67,8 @@ def serve_through(deployment: Deployment, change: Callable[[Deployment], None]) 
     """Let clients work during the change, and check that no acknowledged message is lost or delivered twice.
 
     Clients choose a server at random. A server that restarts may refuse the connection, but answers every request that
-    it accepts without an error.
+    it accepts without an error. This is stricter than a proxy that heeds ``/readyz``, which would send a leaving server
+    no requests.
     """
     with logs_told(deployment.servers), FailureCounter(deployment.urls) as target:
         checked_round(deployment, target, {"change": change}, SECONDS)

@@ -176,8 +176,8 @@ class SettleRequest(Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether the counts in MongoDB's replies are sufficient to build the result of the settlement.
 
-        A plain settlement only deletes and releases messages, without history, idempotency key or fence. If it
-        deletes all messages of the claim (``Settlement.rest``), it names no messages.
+        A plain settlement only deletes and releases messages, without history, idempotency key or fence. It either
+        names messages or deletes all messages of the claim (``Settlement.rest``).
         """
         settlement = self.settlement
         return not (
@@ -185,7 +185,7 @@ class SettleRequest(Struct, frozen=True):
             or settlement.history
             or self.idempotency_key
             or self.fence
-            or (settlement.rest and self.names)
+            or settlement.rest == bool(self.names)
         )
 
     @property

@@ -311,6 +311,20 @@ class StoreClient:
             except DuplicateKeyError:
                 continue
 
+    def repeat(self, write: Callable[[], T]) -> T:
+        """Return the result of an idempotent write, which an abandoned transaction may block.
+
+        A plain write waits for transactions that have written the same document. If the write fails within half of the
+        configured timeout, the method therefore ends abandoned transactions, and repeats the write.
+        """
+        try:
+            with self.verb(self.timeout / 2):
+                return write()
+        except Unavailable:
+            with self.verb(self.timeout / 2):
+                end_orphans(self.pymongo)
+                return write()
+
     def insert(self, documents: Sequence[BsonDocument], session: Session) -> None:
         for part in split(documents, lambda document: document):
             self._write({"insert": MESSAGES, "documents": part}, session)

@@ -145,15 +145,12 @@ class Commits:
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [producers.unfinished_commit(record) for record in found]
 
-    def find_undecided(self, project: str) -> list[tuple[UnfinishedCommit, int]]:
-        """Return up to ``FOUND_AT_ONCE`` undecided or aborting commits of the project, with their deadlines in ms."""
-        begun: BsonDocument = {
-            "due": {"$exists": True},
-            "state": {"$in": [PREPARING, ABORTING]},
-            "project": layout.encode_text(project),
-        }
+    def find_commits(self, project: str, states: Sequence[str]) -> list[tuple[UnfinishedCommit, int]]:
+        """Return all incomplete commits of the project that are in these states, with their deadlines in ms."""
+        # The index on ``due`` is not used here: a commit whose ``due`` changes during the search could be missed.
+        wanted: BsonDocument = {**producers.project_filter(project), "state": {"$in": states}}
         with self._client.verb():
-            found = self._client.find(begun, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
+            found = self._client.find(wanted, hint="_id_", fields=dict.fromkeys(producers.PROGRESS_FIELDS, 1))
         return [(producers.unfinished_commit(record), int(record["due"])) for record in found]
 
     def abort_overdue(self, project: str, producer: str, now: int) -> None:

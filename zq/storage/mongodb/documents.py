@@ -52,10 +52,11 @@ class DocumentController:
             document["e"] = DatetimeMS(layout.ms(expires))
         with self._client.verb():
             if expected is None:
-                self._client.upsert(_identity(ref), document)
+                self._client.repeat(lambda: self._client.upsert(_identity(ref), document))
                 return True
             if expected:
-                changed = self._client.update([{"q": {**_identity(ref), **_version(expected, now)}, "u": document}])
+                step = {"q": {**_identity(ref), **_version(expected, now)}, "u": document}
+                changed = self._client.repeat(lambda: self._client.update([step]))
             else:
                 changed = self._create(ref, document, now)
             # An earlier attempt may have succeeded before the connection was lost.

@@ -45,6 +45,7 @@ from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.floors import counters_of, floor_of, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, encode_text
+from zq.storage.mongodb.producers import ABORTING, PREPARING
 from zq.storage.mongodb.queues import EXISTING_FILTER
 from zq.storage.mongodb.topic_log import LogPosition
 from zq.storage.mongodb.usage import UsageEstimates
@@ -105,7 +106,7 @@ class ParcelController:
                 elif kind is HistoryParcel:
                     self._insert([_history_document(key, one) for one in only(HistoryParcel, its)], guard)
                 elif kind is BatchParcel:
-                    self._adopt_batches(topic_log.key(project), only(BatchParcel, its))
+                    self._adopt_batches(topic_log.key(project), only(BatchParcel, its), guard)
                 elif kind is QueueParcel and (name := self._find_deleted(project, only(QueueParcel, its))):
                     raise Invalid(
                         f"The queue {name!r} was deleted in this store. The deletion would hide the queue's imported "
@@ -138,7 +139,7 @@ class ParcelController:
     def find_undecided_commits(self, project: str, now: Seconds) -> Sequence[UndecidedCommit]:
         return [
             UndecidedCommit(commit.project, commit.producer, max(0, due - layout.ms(now)) / 1000)
-            for commit, due in self._commits.find_undecided(project)
+            for commit, due in self._commits.find_commits(project, [PREPARING, ABORTING])
         ]
 
     def abort_commit(self, project: str, producer: str, now: Seconds) -> None:
@@ -177,17 +178,21 @@ class ParcelController:
 
         self._client.transaction(work)
 
-    def _adopt_batches(self, key: QueueKey, parcels: Sequence[BatchParcel]) -> None:
-        [counter] = self._client.find({"_id": key.counter, "s": key.shard}, fields={"k0": 1})
-        made: list[BsonDocument] = []
-        for parcel in parcels:
-            batch = parcel.batch
-            position = LogPosition(batch.sequence, parcel.bytes, uuid4().hex)
-            for one in topic_log.documents(key, batch.topic, batch.entries, layout.ms(batch.created), position):
-                # Retention computes message counts from ``f`` and ``k1``, as if sequences had no gaps. The sequences of
-                # an imported log may have gaps, so ``f`` is shifted.
-                made.append({**one, "f": int(counter["k0"]) + parcel.messages + 1})
-        self._insert(made, None)
+    def _adopt_batches(self, key: QueueKey, parcels: Sequence[BatchParcel], guard: Guard | None) -> None:
+        def work(session: Session) -> None:
+            self._check(guard, session)
+            [counter] = self._client.find({"_id": key.counter, "s": key.shard}, fields={"k0": 1}, session=session)
+            made: list[BsonDocument] = []
+            for parcel in parcels:
+                batch = parcel.batch
+                position = LogPosition(batch.sequence, parcel.bytes, uuid4().hex)
+                for one in topic_log.documents(key, batch.topic, batch.entries, layout.ms(batch.created), position):
+                    # Retention computes message counts from ``f`` and ``k1``, as if sequences had no gaps. The
+                    # sequences of an imported log may have gaps, so ``f`` is shifted.
+                    made.append({**one, "f": int(counter["k0"]) + parcel.messages + 1})
+            self._client.insert(self._missing(made, session), session)
+
+        self._client.transaction(work)
 
     def _insert(self, made: Sequence[BsonDocument], guard: Guard | None) -> None:
         def work(session: Session) -> None:

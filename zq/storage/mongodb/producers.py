@@ -31,6 +31,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.model import ClaimRef, Commit, CommitResult, QueueRef, UnfinishedCommit
 from zq.storage.mongodb import layout
+from zq.storage.mongodb.documents import LAST_CHARACTER
 from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import BEGINNING
 
@@ -73,6 +74,7 @@ class CommitEvents:
 
 
 LAST_COMMIT_FIELDS: Final = ("batch", "published", "deleted", "decided")
+PROGRESS_FIELDS: Final = ("s", "attempt", "project", "turn", "due")
 UNDER_WAY: Final = (
     "state", "turn", "due", "next", "moment", "ttl", "project", "publish", "settle", "at", "settled", "removed",
     "order", "former"
@@ -83,6 +85,12 @@ def identity(project: str, producer: str) -> BsonDocument:
     """Return the filter for the producer's document."""
     shard = layout.project_prefix(project) + layout.encode_text(producer)
     return {"_id": "p" + shard, "s": shard}
+
+
+def project_filter(project: str) -> BsonDocument:
+    """Return the filter for the documents of all producers of the project."""
+    prefix = "p" + layout.project_prefix(project)
+    return {"_id": {"$gte": prefix, "$lt": prefix + LAST_CHARACTER}}
 
 
 def unchanged_filter(record: BsonDocument) -> BsonDocument:

@@ -31,6 +31,7 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.documents import LAST_CHARACTER
 from zq.storage.mongodb.layout import BsonDocument
+from zq.storage.mongodb.producers import DECIDED
 from zq.storage.mongodb.stages import StageRequest, Stages
 
 
@@ -77,14 +78,27 @@ class TransactionController:
     def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
         return self._commits.continue_commit(project, producer, max_messages, layout.ms(now))
 
-    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
-        return self._commits.find_unfinished_commits()
+    def find_unfinished_commits(self, now: Seconds, project: str | None = None) -> Sequence[UnfinishedCommit]:
+        if project is None:
+            return self._commits.find_unfinished_commits()
+        return [commit for commit, _ in self._commits.find_commits(project, [DECIDED])]
+
+    def is_idle(self, project: str, now: Seconds) -> bool:
+        # A stage has one document until it is published or dropped. Separate searches for stages that no commit uses
+        # and for commits could miss a stage that an aborted commit returns and the next commit reserves again.
+        usable = [_living(Work.STAGE, layout.ms(now)), {"commit": {"$exists": True}}]
+        staging = {"_id": _names(project, Work.STAGE), "$or": usable}
+        # A commit without stages only deletes the messages of claims.
+        committing = {"_id": _names(project, Work.PRODUCER), "state": {"$exists": True}}
+        with self._client.verb():
+            return not any(
+                self._client.find(wanted, limit=1, hint="_id_", fields={"_id": 1}) for wanted in (staging, committing)
+            )
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         prefix, living = _prefix(project, work), _living(work, layout.ms(now))
-        names = {"$gte": prefix, "$lt": prefix + LAST_CHARACTER}
         with self._client.verb():
-            count = self._client.count({"_id": names, **living}, "_id_")
+            count = self._client.count({"_id": _names(project, work), **living}, "_id_")
             known = self._client.count({"_id": prefix + layout.encode_text(name), **living}, "_id_")
         return WorkCount(count, known > 0)
 
@@ -116,6 +130,11 @@ LISTED_FIELDS: Final = {
 
 def _prefix(project: str, work: Work) -> str:
     return work.value[0] + layout.project_prefix(project)
+
+
+def _names(project: str, work: Work) -> BsonDocument:
+    prefix = _prefix(project, work)
+    return {"$gte": prefix, "$lt": prefix + LAST_CHARACTER}
 
 
 def _living(work: Work, now: int) -> BsonDocument:

@@ -2,7 +2,7 @@
 """Documents in an ordered store. A thread that changes a document holds the striped lock of the document's key."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from msgspec import Struct, msgpack
@@ -86,25 +86,27 @@ class DocumentController:
         return True
 
 
-def adopt(store: Store, stripes: StripedLocks, document: Document) -> None:
-    """Import a document from another store, and keep its version."""
+def adopt(store: Store, document: Document) -> None:
+    """Import a document from another store, and keep its version. The caller holds the document's lock."""
     key, expires = _key(document.ref), None if document.expires is None else layout.ms(document.expires)
-    with stripes.locked(lock_name(key)):
-        new = StoredDocument(document.value, document.version, expires)
-        store.write([*_traces(key, _find(store, key)), *document_writes(key, new)])
+    new = StoredDocument(document.value, document.version, expires)
+    store.write([*_traces(key, _find(store, key)), *document_writes(key, new)])
 
 
 @contextmanager
-def guarded(store: Store, stripes: StripedLocks, guard: Guard | None) -> Iterator[None]:
-    """Keep the document of the guard unchanged within a ``with`` block. Raises ``Fenced`` if it has another value."""
-    if guard is None:
-        yield
-        return
-    key = _key(guard.ref)
-    with stripes.locked(lock_name(key)):
-        found = _find(store, key)
-        if (b"" if found is None else found.value) != guard.value:
-            raise Fenced
+def guarded(
+    store: Store, stripes: StripedLocks, guard: Guard | None, refs: Sequence[DocumentRef] = ()
+) -> Iterator[None]:
+    """Hold the locks of the guard's document and of the documents ``refs`` within a ``with`` block.
+
+    Raises ``Fenced`` if the guard's document has another value than the guard.
+    """
+    guards = [] if guard is None else [guard]
+    with stripes.locked(*(lock_name(_key(ref)) for ref in (*refs, *(one.ref for one in guards)))):
+        for one in guards:
+            found = _find(store, _key(one.ref))
+            if (b"" if found is None else found.value) != one.value:
+                raise Fenced
         yield
 
 

@@ -67,9 +67,8 @@ class ParcelController:
     def adopt(self, project: str, parcels: Sequence[Parcel], now: Seconds, guard: Guard | None = None) -> None:
         moment = layout.ms(now)
         with self._handle as session:
-            for document in only(DocumentParcel, parcels):
-                documents.adopt(session.store, self._stripes, document.of(project))
-            with documents.guarded(session.store, self._stripes, guard):
+            kept = [one.of(project).ref for one in only(DocumentParcel, parcels)]
+            with documents.guarded(session.store, self._stripes, guard, kept):
                 for (kind, owner), group in groupby(parcels, lambda one: (type(one), getattr(one, "queue", ""))):
                     _adopt(session, kind, QueueRef(project, owner), list(group), moment)
             session.store.wait_durable()
@@ -126,7 +125,10 @@ def _adopt(session: Session, kind: type[Parcel], queue: QueueRef, parcels: Seque
     elif kind is ProducerParcel:
         made = only(ProducerParcel, parcels)
         store.write([write for one in made for write in _producer_writes(store, queue.project, one)])
-    elif kind is not DocumentParcel:
+    elif kind is DocumentParcel:
+        for document in only(DocumentParcel, parcels):
+            documents.adopt(store, document.of(queue.project))
+    else:
         with registry.locked_or_hidden(queue) as state:
             if state is not None:
                 change = Change(store, now)

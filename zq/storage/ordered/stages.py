@@ -164,12 +164,14 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
     return None if value is None else decode_commit(value)
 
 
-def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
+def scan_commits(store: Readable, project: str | None = None) -> Iterator[tuple[bytes, bytes]]:
     """Yield (producer, stored entry) for each open commit, which is recorded but not completed.
 
-    ``producer`` is the key of the producer's record in ``producers``, without the expiry.
+    ``producer`` is the key of the producer's record in ``producers``, without the expiry. If ``project`` is None, yield
+    the commits of all projects.
     """
-    for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
+    prefix = COMMIT if project is None else COMMIT + layout.project_prefix(project)
+    for key, value in store.scan("default", prefix, layout.prefix_end(prefix)):
         yield key[len(COMMIT) :], value
 
 
@@ -221,8 +223,7 @@ def usage(store: Store, project: str) -> tuple[int, int]:
     """
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
-    begun = COMMIT + prefix
-    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.prefix_end(begun)))
+    opened = (decode_commit(value) for _, value in scan_commits(store, project))
     rests = [rest for commit in opened for rest in commit.rests]
     count = sum(stage.count for stage in found) + sum(rest.end - rest.at for rest in rests)
     return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)

@@ -119,9 +119,15 @@ class TransactionController:
                 session.store.wait_durable()
         return left
 
-    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+    def find_unfinished_commits(self, now: Seconds, project: str | None = None) -> Sequence[UnfinishedCommit]:
         with self._handle as (store, _):
-            return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store)]
+            return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store, project)]
+
+    def is_idle(self, project: str, now: Seconds) -> bool:
+        # The stages are read first, because a single write turns the stages of a large commit into an open commit.
+        with self._handle as (store, _):
+            is_staging = bool(stages.list_names(store, project, Work.STAGE, layout.ms(now)))
+            return not is_staging and next(stages.scan_commits(store, project), None) is None
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         with self._handle as (store, _):

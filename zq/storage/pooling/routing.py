@@ -375,6 +375,7 @@ class Transactions(Controller):
     drop_stage = _route_to_catalogue("drop_stage")
     continue_commit = _route_to_catalogue("continue_commit")
     find_unfinished_commits = _route_to_catalogue("find_unfinished_commits")
+    is_idle = _route_to_catalogue("is_idle")
     count = _route_to_catalogue("count")
     list = _route_to_catalogue("list")
     last = _route_to_catalogue("last")

@@ -114,25 +114,18 @@ class ParcelController:
                 for one in only(QueueParcel, its):
                     self._adopt_queue(queue, one, moment, condition)
             elif kind is MessageParcel:
-                messages = [_message_terms(one.message) for one in only(MessageParcel, its)]
-                terms = [
-                    *condition.terms,
-                    b"%d" % moment,
-                    layout.encode_full_name(queue),
-                    *(term for terms in messages for term in terms),
-                ]
-                checked(self._store.run(scripts.ADOPT_MESSAGES, queue, *terms, more=[condition.keys]))
+                messages = [term for one in only(MessageParcel, its) for term in _message_terms(one.message)]
+                terms = b"%d" % moment, layout.encode_full_name(queue), *messages
+                self._run(scripts.ADOPT_MESSAGES, queue, condition, terms)
             elif kind is HistoryParcel:
                 history = [term for one in only(HistoryParcel, its) for term in _history_terms(one)]
-                more = [condition.keys, layout.keys(queue).history]
-                checked(self._store.run(scripts.ADOPT_HISTORY, queue, *condition.terms, *history, more=more))
+                self._run(scripts.ADOPT_HISTORY, queue, condition, history, layout.keys(queue).history)
             elif kind is KeyParcel:
                 known = [term for one in only(KeyParcel, its) for term in _key_terms(one)]
-                terms = [*condition.terms, b"%d" % moment, layout.encode_text(owner), *known]
-                more = [condition.keys, layout.keys(queue).answers]
-                checked(self._store.run(scripts.ADOPT_KEYS, queue, *terms, more=more))
+                terms = b"%d" % moment, layout.encode_text(owner), *known
+                self._run(scripts.ADOPT_KEYS, queue, condition, terms, layout.keys(queue).answers)
             else:
-                self._adopt_rest(project, its, moment)
+                self._adopt_rest(project, its, condition)
 
     def create_queue(self, queue: QueueRef, metadata: bytes, grouping: Grouping, guard: Guard) -> bool:
         self._store.register_project(queue.project)
@@ -157,29 +150,36 @@ class ParcelController:
         counters = max(sequence, position), layout.ms(fresh), layout.ms(finished)
         kind = b"%d" % KINDS.get(grouping, 0)
         terms = b"%d" % now, layout.encode_text(queue.name), parcel.metadata, grouping.encode(), kind
-        raised = (b"%d" % number for number in counters)
-        checked(self._store.run(scripts.ADOPT_QUEUE, queue, *condition.terms, *terms, *raised, more=[condition.keys]))
+        self._run(scripts.ADOPT_QUEUE, queue, condition, [*terms, *(b"%d" % number for number in counters)])
 
-    def _adopt_rest(self, project: str, parcels: Sequence[Parcel], now: int) -> None:
-        client, whole = self._store.client, layout.project_ref(project)
+    def _adopt_rest(self, project: str, parcels: Sequence[Parcel], condition: documents.Condition) -> None:
+        whole = layout.project_ref(project)
         for log in only(LogParcel, parcels):
-            numbers = log.last, log.messages, log.bytes, log.dropped
-            client.run(scripts.ADOPT_LOG, batches.keys(project), *(b"%d" % number for number in numbers))
+            numbers = [b"%d" % number for number in (log.last, log.messages, log.bytes, log.dropped)]
+            self._run(scripts.ADOPT_LOG, whole, condition, numbers, batches.keys(project))
         published = [term for one in only(BatchParcel, parcels) for term in _batch_terms(one)]
         if published:
-            client.run(scripts.ADOPT_BATCHES, batches.keys(project), *published)
+            self._run(scripts.ADOPT_BATCHES, whole, condition, published, batches.keys(project))
         work = [
             *(term for fence in only(FenceParcel, parcels) for term in _fence_terms(fence)),
             *(term for producer in only(ProducerParcel, parcels) for term in _producer_terms(producer)),
         ]
         if work:
-            self._store.run(scripts.ADOPT_WORK, whole, *work, more=[layout.keys(whole).transactions])
-        for one in only(DocumentParcel, parcels):
-            ends = 0 if one.expires is None else max(1, layout.ms(one.expires))
-            packed = documents.packed(ends, layout.encode_text(one.version), one.value)
-            title = documents.title(DocumentRef(project, one.kind, one.name))
-            terms = b"%d" % now, title, b"*", b"%d" % ends, packed
-            client.run(scripts.DOCUMENT_PUT, batches.documents(project), *terms)
+            self._run(scripts.ADOPT_WORK, whole, condition, work, layout.keys(whole).transactions)
+        kept = [term for one in only(DocumentParcel, parcels) for term in _document_terms(project, one)]
+        if kept:
+            self._run(scripts.ADOPT_DOCUMENTS, whole, condition, kept, batches.documents(project))
+
+    def _run(
+        self,
+        script: scripts.Script,
+        queue: QueueRef,
+        condition: documents.Condition,
+        terms: Sequence[bytes],
+        keys: layout.Block = (),
+    ) -> None:
+        """Run a guarded script on a queue. ``keys`` are its keys besides those of the queue and of the condition."""
+        checked(self._store.run(script, queue, *condition.terms, *terms, more=[condition.keys, keys]))
 
 
 def _tag(project: str) -> bytes:
@@ -257,6 +257,12 @@ def _producer_terms(parcel: ProducerParcel) -> tuple[bytes, ...]:
     expires, batch = layout.ms(parcel.expires), b"%d" % parcel.batch
     kept = PRODUCER.pack(expires, parcel.published, parcel.deleted) + batch
     return b"p", layout.encode_text(parcel.producer), batch, _moment(parcel.decided), kept, b"%d" % expires
+
+
+def _document_terms(project: str, parcel: DocumentParcel) -> tuple[bytes, ...]:
+    expires = 0 if parcel.expires is None else max(1, layout.ms(parcel.expires))
+    packed = documents.packed(expires, layout.encode_text(parcel.version), parcel.value)
+    return documents.title(DocumentRef(project, parcel.kind, parcel.name)), b"%d" % expires, packed
 
 
 def _moment(moment: Seconds | None) -> bytes:

@@ -131,17 +131,22 @@ def find_unfinished_commits(store: Store, now: int) -> Sequence[UnfinishedCommit
     open_ones = []
     for member, score in zip(found[::2], found[1::2], strict=True):
         entry = unpack_entry(member)
-        project, producer = layout.decode_text(entry.project), layout.decode_text(entry.producer)
+        project = layout.decode_text(entry.project)
         packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
-            block = layout.project_keys(project, f"open:{phase}:{producer}")[0]
-            left = store.client.read_pipelined(
-                [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
-            )
-            progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
-            open_ones.append(UnfinishedCommit(project, producer, progress))
+            open_ones.append(_describe_open(store, project, entry.producer, packed, phase))
         elif float(score) < now - STALE_AFTER_MS:  # unless another server registers the commit again in between
             _schedule(store, b"0", b"", member, b"%d" % (now - STALE_AFTER_MS))
+    return open_ones
+
+
+def find_open_commits(store: Store, project: str) -> Sequence[UnfinishedCommit]:
+    """Return all open commits of the project."""
+    key, open_ones = layout.keys(layout.project_ref(project)).open, []
+    for producer in store.client.command(key, b"HKEYS", key):
+        packed, phase = _find_open(store, project, producer)
+        if packed is not None:
+            open_ones.append(_describe_open(store, project, producer, packed, phase))
     return open_ones
 
 
@@ -184,6 +189,16 @@ def _slice_arguments(
     targets = schedule_targets(store, project, lives, now)
     terms = [b"0", b"%d" % len(targets), *(layout.encode_full_name(target) for target in targets)]
     return [layout.keys(target).queue for target in targets], terms
+
+
+def _describe_open(store: Store, project: str, name: bytes, packed: bytes, phase: int) -> UnfinishedCommit:
+    producer = layout.decode_text(name)
+    block = layout.project_keys(project, f"open:{phase}:{producer}")[0]
+    left = store.client.read_pipelined(
+        [ReadRequest(block, (b"LLEN", block)), ReadRequest(block, (b"LINDEX", block, b"0"))]
+    )
+    progress = f"{unpack(packed).batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
+    return UnfinishedCommit(project, producer, progress)
 
 
 def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
@@ -345,8 +360,16 @@ class TransactionController:
     def continue_commit(self, project: str, producer: str, max_messages: int, now: Seconds) -> bool:
         return continue_commit(self._store, project, producer, max_messages, layout.ms(now))
 
-    def find_unfinished_commits(self, now: Seconds) -> Sequence[UnfinishedCommit]:
+    def find_unfinished_commits(self, now: Seconds, project: str | None = None) -> Sequence[UnfinishedCommit]:
+        if project is not None:
+            return find_open_commits(self._store, project)
         return find_unfinished_commits(self._store, layout.ms(now))
+
+    def is_idle(self, project: str, now: Seconds) -> bool:
+        # The stages are read first, because a single script turns the stages of a large commit into an open commit.
+        is_staging = self.count(project, Work.STAGE, "", now).total > 0
+        key = layout.keys(layout.project_ref(project)).open
+        return not is_staging and not self._store.client.command(key, b"HLEN", key)
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         keys, title = layout.keys(layout.project_ref(project)), layout.encode_text(name)

@@ -3,7 +3,8 @@
 
 ---- part document
 
--- Part of scripts on documents; documents.py describes their layout. KEYS: documents, titles, expiry.
+-- Part of scripts on documents; documents.py describes their layout. The keys documents, titles and expiry of a project
+-- follow one another.
 
 local ANY = '*'
 local DOCUMENT = '>I8I2'
@@ -17,18 +18,23 @@ end
 
 local function version_now(title, now) return version_of(redis.call('HGET', KEYS[1], title), now) end
 
--- Stores a document. ARGV: now, title, "=" and the expected version ("" = missing) or "*", expiry or 0, packed
--- document. Returns 1; returns 0 without a change if the document has another version.
+-- Stores a document that expires at `expires` ("0" = never). The first of the three keys is KEYS[at].
+local function store_document(at, title, expires, packed)
+  redis.call('HSET', KEYS[at], title, packed)
+  redis.call('ZADD', KEYS[at + 1], 0, title)
+  if expires == '0' then
+    redis.call('ZREM', KEYS[at + 2], title)
+  else
+    redis.call('ZADD', KEYS[at + 2], expires, title)
+  end
+end
+
+-- Stores a document. KEYS: documents, titles, expiry. ARGV: now, title, "=" and the expected version ("" = missing) or
+-- "*", expiry or 0, packed document. Returns 1; returns 0 without a change if the document has another version.
 local function put_document()
   local title = ARGV[2]
   if ARGV[3] ~= ANY and ARGV[3] ~= '=' .. version_now(title, tonumber(ARGV[1])) then return 0 end
-  redis.call('HSET', KEYS[1], title, ARGV[5])
-  redis.call('ZADD', KEYS[2], 0, title)
-  if ARGV[4] == '0' then
-    redis.call('ZREM', KEYS[3], title)
-  else
-    redis.call('ZADD', KEYS[3], ARGV[4], title)
-  end
+  store_document(1, title, ARGV[4], ARGV[5])
   return 1
 end
 

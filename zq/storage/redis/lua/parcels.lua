@@ -131,9 +131,12 @@ return ''
 
 ---- script adopt_work
 
--- Stores fences and producers. KEYS: project, queue (not used), transactions. ARGV: for each: "f" or "p", name, epoch or
--- batch, its time or ""; for a producer, its record and expiry, and for a fence, twice "". Returns "".
+-- Stores fences and producers. KEYS: project, queue (not used), documents, transactions. ARGV: the guard, see
+-- `guarding`; for each: "f" or "p", name, epoch or batch, its time or ""; for a producer, its record and expiry, and for
+-- a fence, twice "". Returns "".
 
+local refused = outdated()
+if refused then return refused end
 local t = transactions()
 local function is_above(one, other) return #one > #other or #one == #other and one > other end
 
@@ -156,30 +159,46 @@ return ''
 
 ---- script adopt_log
 
--- Sets the state of an empty log. KEYS: the log. ARGV: last sequence, numbers of messages and bytes, last trimmed
--- sequence. Returns "".
+-- Sets the state of an empty log. KEYS: project, queue (not used), documents, the log. ARGV: the guard, see `guarding`;
+-- last sequence, numbers of messages and bytes, last trimmed sequence. Returns "".
 
-local log = log_at(1)
+local refused = outdated()
+if refused then return refused end
+local log = log_at(keys(LOG_KEYS))
 if redis.call('EXISTS', log.counts) == 0 then
+  local sequence, published, published_bytes, dropped = argument(), argument(), argument(), argument()
   keep_counts(log, {
-    sequence = ARGV[1], published = ARGV[2], published_bytes = ARGV[3], fallen = 0, fallen_bytes = 0,
-    dropped = ARGV[4], removed = ARGV[4],
+    sequence = sequence, published = published, published_bytes = published_bytes, fallen = 0, fallen_bytes = 0,
+    dropped = dropped, removed = dropped,
   })
 end
 return ''
 
 ---- script adopt_batches
 
--- Adds batches to a log. KEYS: the log. ARGV: for each batch: last sequence, last expiry, front, messages.
--- Returns "".
+-- Adds batches to a log. KEYS: project, queue (not used), documents, the log. ARGV: the guard, see `guarding`; for each
+-- batch: last sequence, last expiry, front, messages. Returns "".
 
-local log = log_at(1)
-for at = 1, #ARGV, 4 do
-  local last, expires, front, messages = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+local refused = outdated()
+if refused then return refused end
+local log = log_at(keys(LOG_KEYS))
+while argument_at < #ARGV do
+  local last, expires, front, messages = number(), argument(), argument(), argument()
   if not messages_of(log, last) then
     redis.call('XADD', log.stream, entry_id(last), front, messages)
     redis.call('ZADD', log.topics, 0, front)
     redis.call('ZADD', log.fading, expires, front)
   end
 end
+return ''
+
+---- script adopt_documents
+
+-- Stores documents with their versions. KEYS: project, queue (not used), documents (of the guard), documents, titles,
+-- expiry. ARGV: the guard, see `guarding`; for each document: title, expiry or 0, packed document. Returns "".
+
+local refused = outdated()
+if refused then return refused end
+local at = keys(3)
+while argument_at < #ARGV do store_document(at, argument(), argument(), argument()) end
 return ''
