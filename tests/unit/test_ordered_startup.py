@@ -3,17 +3,18 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from zq.errors import StartRefused
+from zq.errors import StartRefused, Unavailable
 from zq.model import Draft, ListFilter, QueueRef, new_ids
 from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import check
-from zq.storage.ordered import layout, startup
+from zq.storage.ordered import handle, layout, startup
 from zq.storage.ordered.storage import OrderedStorage
-from zq.storage.rocksdb import connect
+from zq.storage.rocksdb import Directory, connect
 from zq.storage.rocksdb.store import Store
 
 NOW = 1_700_000_000.0
@@ -75,6 +76,35 @@ def test_a_start_is_on_disk_before_anything_is_given_out(tmp_path: Path, sync: s
     storage._handle.reopen()
     assert flushed == [1, 1, 2]  # closing syncs too
     storage.close()
+
+
+def test_a_failed_store_that_another_process_has_opened_is_not_reopened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The other process may have moved its data. A restarted server checks that."""
+    uri, make = f"rocksdb://{tmp_path}/store", Directory._make
+    failing = connect(uri, sync="never", max_clock_jump=0)
+    with failing._handle as (store, _):
+        store.failure = Unavailable()
+
+    def fail(directory: Directory, filtered: str) -> Store:
+        raise Unavailable
+
+    monkeypatch.setattr(handle, "REOPEN_INTERVAL", 0)
+    monkeypatch.setattr(Directory, "_make", fail)
+    with pytest.raises(Unavailable):
+        post(failing)
+    monkeypatch.setattr(Directory, "_make", make)
+    other = connect(uri, sync="never", max_clock_jump=0)
+    post(other)
+    other.close()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            post(failing)
+        assert "Another process has opened it after the failure. Restart the server." in caplog.messages[-1]
+    failing.close()
+    with closing(connect(uri, sync="never", max_clock_jump=0)) as restarted:
+        assert len(restarted.messages.list(JOBS, 0, 100, ListFilter(), NOW).items) == 1
 
 
 @pytest.mark.parametrize("version", [b"3", b"4"])

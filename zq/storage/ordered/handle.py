@@ -4,12 +4,14 @@
 After a failed write, for example on a full disk, a store may reject all writes until it is reopened. Counters in memory
 may also differ from the counters on disk. New operations therefore raise ``Unavailable`` until all running operations
 have ended. The next operation discards the state in memory and reopens the store. If that fails, the next attempt is
-made after at least a second.
+made after at least a second. If another process has opened the store meanwhile, the store stays closed: that process
+may, for example, have moved the data to another store.
 
 The store is also reopened if new options require it. Meanwhile, operations wait.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +49,7 @@ class StoreHandle:
         self._reopening = False
         self._closed = False
         self._tried = 0.0
+        self._id = os.urandom(16)
         self.context = context
         self._session: Session | None = self._open(admit)
 
@@ -108,7 +111,7 @@ class StoreHandle:
                 self._gate.wait_for(lambda: not self._active)
                 if self._session is not None and not self._closed:
                     self._shut(self._session.store)
-                    self._session = self._open()
+                    self._session = self._open_again()
             except (StartRefused, Unavailable):
                 LOG.exception("The store could not be reopened. The next operation tries again.")
             finally:
@@ -125,14 +128,17 @@ class StoreHandle:
             if self._session is not None:
                 self._shut(self._session.store)
 
-    def _open(self, admit: Callable[[Store], None] = lambda _: None) -> Session:
+    def _open(self, admit: Callable[[Store], None]) -> Session:
         store = self._open_store()
         try:
             admit(store)
-            return Session(store, Registry(store, self.context, startup.count_start(store)))
+            return Session(store, Registry(store, self.context, startup.count_start(store, self._id)))
         except (StartRefused, Unavailable):
             store.close()
             raise
+
+    def _open_again(self) -> Session:
+        return self._open(lambda store: startup.check_opener(store, self._id))
 
     def _shut(self, store: Store) -> None:
         self._session = None
@@ -147,7 +153,7 @@ class StoreHandle:
             LOG.error("The store failed and is being reopened.", exc_info=self._session.store.failure)
             self._shut(self._session.store)
         try:
-            self._session = self._open()
+            self._session = self._open_again()
         except StartRefused as refusal:
             LOG.error("The store cannot be reopened: %s", refusal)
             raise Unavailable from refusal

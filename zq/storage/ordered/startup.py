@@ -217,17 +217,28 @@ def record_clock(store: Store, clock: StorageClock) -> None:
 # readers may hide new messages.
 EPOCH_STRIDE: Final = 1_000_000
 STARTS: Final = b"starts"
+# Key of the id of the ``StoreHandle`` that has opened the store last.
+OPENER: Final = b"opener"
 
 
-def count_start(store: Store) -> int:
-    """Increment the number of starts, and return it. This number is the boot epoch.
+def count_start(store: Store, opener: bytes) -> int:
+    """Increment the number of starts, record the id of the opener, and return the number. It is the boot epoch.
 
     The new number is on disk when this function returns, regardless of the sync mode.
     """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
-    store.write([("default", STARTS, layout.number.pack(start))])
+    store.write([("default", STARTS, layout.number.pack(start)), ("default", OPENER, opener)])
     store.wait_durable(always=True)
     return start
+
+
+def check_opener(store: Store, opener: bytes) -> None:
+    """Raise ``StartRefused`` if another process has opened the store since ``opener`` did.
+
+    In an object store, this is permitted: a server that has lost the store may take it over again.
+    """
+    if not store.contended and store.get("default", OPENER) != opener:
+        raise StartRefused("Another process has opened it after the failure. Restart the server.")
 
 
 def epoch_growth(before: int, start: int) -> int:
