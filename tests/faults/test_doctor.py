@@ -21,7 +21,7 @@ from zq.diagnosis import Status
 from zq.errors import NotAuthorized, StartRefused
 from zq.serving import level_watch
 from zq.serving.level_watch import LevelWatch
-from zq.serving.migration_record import Records, SourceRecord, check_served
+from zq.serving.migration.record import Records, SourceRecord, check_served
 from zq.storage import connect, diagnose
 from zq.storage.mongodb.doctor import run as run_command
 from zq.storage.redis.doctor import check_version

@@ -49,19 +49,19 @@ from zq.serving import application, delivering
 from zq.serving.application import Application
 from zq.serving.commands import SignalFlags
 from zq.serving.level_watch import LevelWatch
-from zq.serving.migrate_command import migrate
-from zq.serving.migration import Migration, Options
-from zq.serving.migration_record import (
+from zq.serving.migration.command import migrate
+from zq.serving.migration.procedure import Migration, Options
+from zq.serving.migration.record import (
     SOURCE,
     TARGET,
     Records,
     SourceRecord,
     TargetRecord,
     check_served,
-    fence,
+    fence_ref,
     release,
 )
-from zq.serving.migration_stores import OTHER_RUN, Store
+from zq.serving.migration.stores import OTHER_RUN, Store
 from zq.serving.settings import Configuration
 from zq.storage import check, connect
 from zq.storage.api import DocumentController, Storage
@@ -256,8 +256,8 @@ def test_a_store_moves_to_another_store(pair: Pair) -> None:
 
 def test_a_killed_migration_is_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command is killed three times, each time at a random page, before or after the target has stored it."""
-    monkeypatch.setattr("zq.serving.migration_stores.PAGE", 5)
-    monkeypatch.setattr("zq.serving.migration.RECORD_INTERVAL", 0)
+    monkeypatch.setattr("zq.serving.migration.stores.PAGE", 5)
+    monkeypatch.setattr("zq.serving.migration.procedure.RECORD_INTERVAL", 0)
     scribble(pair.source, SEED)
     chance = random.Random(SEED)
     for _ in range(3):
@@ -493,7 +493,7 @@ class Watched:
 
 
 def watch_records(patched: pytest.MonkeyPatch, pair: Pair, watch: Callable[[object], None]) -> None:
-    patched.setattr("zq.serving.migration.RECORD_INTERVAL", math.inf)
+    patched.setattr("zq.serving.migration.procedure.RECORD_INTERVAL", math.inf)
     for which, storage in zip(Pair._fields, pair, strict=True):
         patched.setattr(storage, "documents", Watched(storage.documents, which, watch))
 
@@ -692,7 +692,7 @@ def test_a_target_that_is_used_after_the_check_is_refused(embedded: Pair, monkey
 
 def test_an_abandoned_import_blocks_its_fence_only_briefly(stores: Stores, tmp_path: Path) -> None:
     """The transaction of a killed run has read the fence. Otherwise, MongoDB would end it after a minute."""
-    uri, guard = stores.empty("mongodb", tmp_path, "b"), Guard(fence("acme"), b"killed")
+    uri, guard = stores.empty("mongodb", tmp_path, "b"), Guard(fence_ref("acme"), b"killed")
     with closing(connect(uri)) as storage, closing(connect(uri)) as killed:
         documents, client = storage.documents, killed._client
         documents.put(guard.ref, guard.value, storage.now())
@@ -1279,7 +1279,7 @@ HEADERS = {"Client-ID": "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "X-Project-ID": 
 
 def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encrypted messages are readable, a subscription exists, and a kill of the command loses nothing."""
-    monkeypatch.setattr("zq.serving.migrate_command.WATCH_SECONDS", 0.2)
+    monkeypatch.setattr("zq.serving.migration.command.WATCH_SECONDS", 0.2)
     keys = tmp_path / "keys"
     keys.write_text(f"one {b64encode(bytes(32)).decode()}\n")
     keys.chmod(0o600)
@@ -1321,8 +1321,9 @@ def test_a_server_continues_on_the_new_store(stores: Stores, tmp_path: Path, mon
 # The program, with a shorter interval between checks for servers.
 QUICK = """
 import sys
-from zq.serving import migrate_command, server
-migrate_command.WATCH_SECONDS = 0.2
+from zq.serving import server
+from zq.serving.migration import command
+command.WATCH_SECONDS = 0.2
 sys.exit(server.main(sys.argv[1:]))
 """
 

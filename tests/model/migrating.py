@@ -12,10 +12,10 @@ from tests.model.pair import Holder
 from zq.clock import ManualClock
 from zq.conformance.builders import configure
 from zq.model.expiry import Expiry
-from zq.serving.migrate_command import migrate
-from zq.serving.migration import Options
-from zq.serving.migration_record import release
-from zq.serving.migration_stores import Store
+from zq.serving.migration.command import migrate
+from zq.serving.migration.procedure import Options
+from zq.serving.migration.record import release
+from zq.serving.migration.stores import Store
 from zq.storage import connect
 from zq.storage.api import Storage
 

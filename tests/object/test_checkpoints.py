@@ -17,7 +17,7 @@ from tests.object.conftest import Open
 from tests.object.work import bodies, post
 from tests.servers import wait_for
 from zq.errors import StartRefused, StoreDamaged
-from zq.serving.migration_record import Records, SourceRecord, check_served
+from zq.serving.migration.record import Records, SourceRecord, check_served
 from zq.storage import check, connect
 from zq.storage.api import Storage
 from zq.storage.object import checkpoints, epochs, offline

@@ -32,7 +32,7 @@ from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.levels import Initial
 from zq.model.stats import Snapshot
-from zq.serving import lifecycle, migration_record, probes
+from zq.serving import lifecycle, probes
 from zq.serving.draining import Drain
 from zq.serving.features import EXTENSIONS, create_features, create_followers, create_store_observers
 from zq.serving.level_watch import LevelWatch, catalogue_of
@@ -41,6 +41,7 @@ from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.timed import measure_verbs
 from zq.serving.metrics.token import MetricsToken
+from zq.serving.migration.record import check_served
 from zq.serving.mode_watch import ModeWatch
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import log_options, reload_files
@@ -260,8 +261,7 @@ def open_store(chosen: Settings, initial: Initial | None = None) -> Storage:
 
     ``initial`` is called if the store is new; see ``zq.storage.connect``.
 
-    Raises ``StartRefused`` if the store cannot be used with these settings, or if ``migration_record.check_served``
-    rejects the store.
+    Raises ``StartRefused`` if the store cannot be used with these settings, or if ``check_served`` rejects the store.
     """
     terms = chosen.storage.uri, chosen.driver_options, chosen.expiry, initial
     return wait_for_store(chosen.storage.wait, lambda: _open_served(*terms))
@@ -316,7 +316,7 @@ def _open_served(
     try:
         # This check suffices for an embedded store, because its lock excludes a migration. It also applies to commands
         # and to the stores of pools. ``LevelWatch`` repeats it after the process has published its record.
-        migration_record.check_served(storage.documents, storage.now())
+        check_served(storage.documents, storage.now())
     except BaseException:
         storage.close()
         raise

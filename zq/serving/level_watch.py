@@ -28,7 +28,8 @@ from zq import __version__
 from zq.errors import StartRefused, Unavailable
 from zq.model import Seconds, levels
 from zq.model.documents import DocumentRef
-from zq.serving import lifecycle, migration_record
+from zq.serving import lifecycle
+from zq.serving.migration.record import check_served
 from zq.storage.api import DocumentController, Storage
 from zq.storage.capabilities import LevelledStorage
 from zq.storage.pooling import PooledStorage
@@ -91,8 +92,8 @@ class LevelWatch:
         report: Called with the level after each read.
 
     Raises:
-        StartRefused: This version does not support the level of the store, or ``migration_record.check_served`` rejects
-            the store. The record of this process is deleted.
+        StartRefused: This version does not support the level of the store, or ``check_served`` rejects the
+            store. The record of this process is deleted.
         Unavailable: The store is unavailable.
     """
 
@@ -179,10 +180,10 @@ class LevelWatch:
         Look twice, because a migration that finds the record of this process removes its own records again.
         """
         try:
-            migration_record.check_served(self._store.documents, self._store.now())
+            check_served(self._store.documents, self._store.now())
         except StartRefused:
             self._stopping.wait(RETRY_INTERVAL)
-            migration_record.check_served(self._store.documents, self._store.now())
+            check_served(self._store.documents, self._store.now())
 
     def _find_level(self) -> int:
         """Return the store's level (version of the data format).

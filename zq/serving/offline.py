@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from zq.errors import StartRefused
 from zq.model.stats import Report
-from zq.serving.migration_record import check_served
+from zq.serving.migration.record import check_served
 from zq.storage import check, owner, restore, salvage, ship
 
 OBJECT_STORE = "swift://container/prefix"

@@ -38,7 +38,6 @@ from zq.serving import (
     draining,
     lifecycle,
     listening,
-    migrate_command,
     mode_command,
     offline,
     settings,
@@ -51,6 +50,7 @@ from zq.serving.draining import Drain, DrainControl
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
+from zq.serving.migration import command as migration
 from zq.serving.mode_command import ModeControl
 from zq.serving.requirements import read_secrets
 from zq.serving.settings import Configuration, Settings
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.check:
             return doctor.check_start(chosen)
         if given.command == "migrate":
-            return migrate_command.run(given)
+            return migration.run(given)
         if given.command == "backup":
             return backup_command.backup(given, chosen.storage.uri, chosen.server.control)
         if given.command == "drain":

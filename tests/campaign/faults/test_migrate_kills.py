@@ -14,7 +14,7 @@ from tests.rotation import SEED
 from tests.stores import Stores
 from zq.conformance.builders import Scene
 from zq.model import QueueRef
-from zq.serving.migration_record import Records, TargetRecord
+from zq.serving.migration.record import Records, TargetRecord
 from zq.storage import connect
 
 pytestmark = pytest.mark.one_store
@@ -23,9 +23,10 @@ MESSAGES = 20_000
 # The program, which prints a line for each page and notes each position.
 TALKATIVE = """
 import sys
-from zq.serving import migrate_command, migration, migration_comparison, server
-migrate_command.WATCH_SECONDS = 0.2
-migration.RECORD_INTERVAL = migration.PROGRESS_INTERVAL = migration_comparison.PROGRESS_INTERVAL = 0
+from zq.serving import server
+from zq.serving.migration import command, comparison, procedure
+command.WATCH_SECONDS = 0.2
+procedure.RECORD_INTERVAL = procedure.PROGRESS_INTERVAL = comparison.PROGRESS_INTERVAL = 0
 sys.exit(server.main(sys.argv[1:]))
 """
 COPIED, READ, EQUAL = "items copied so far.", "read so far.", "SHA-256 digest of both: "

@@ -16,10 +16,9 @@ from zq.model import Seconds
 from zq.model.documents import Guard
 from zq.model.parcels import Parcel
 from zq.model.pools import POOL
-from zq.serving import migration_record
-from zq.serving.migration_comparison import Comparison
-from zq.serving.migration_record import DEPLOYMENT, Records, SourceRecord, TargetRecord
-from zq.serving.migration_stores import (
+from zq.serving.migration.comparison import Comparison
+from zq.serving.migration.record import DEPLOYMENT, Records, SourceRecord, TargetRecord, fence_ref
+from zq.serving.migration.stores import (
     MAX_NAMES,
     PAGE,
     PROGRESS_INTERVAL,
@@ -35,7 +34,7 @@ from zq.serving.migration_stores import (
     pages,
     read_clocks,
 )
-from zq.serving.migration_transactions import OpenTransactions
+from zq.serving.migration.transactions import OpenTransactions
 
 # Seconds for which the command watches the stored times for changes by servers.
 WATCH_SECONDS: Final = 5.0
@@ -247,7 +246,7 @@ class Migration:
         the new one, so that it does not replace the fence of a later run. It must own the record afterwards, because
         the later run may have removed its fence.
         """
-        guard, documents = Guard(migration_record.fence(record.project), self._run.encode()), self._target.documents
+        guard, documents = Guard(fence_ref(record.project), self._run.encode()), self._target.documents
         is_replaced = False
         while not is_replaced:
             with failures_of("target"):

@@ -11,7 +11,7 @@ from zq.errors import CommitRunning, Fenced, StartRefused, Unavailable, ZqError
 from zq.model import Page, Seconds
 from zq.model.parcels import DocumentParcel, Parcel
 from zq.serving.features import SERVER_RECORDS
-from zq.serving.migration_record import DEPLOYMENT, KIND
+from zq.serving.migration.record import DEPLOYMENT, KIND
 from zq.storage.api import Storage
 from zq.storage.capabilities import MigratableStorage, ParcelController
 

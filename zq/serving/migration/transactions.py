@@ -7,7 +7,7 @@ from typing import Final
 from zq.errors import StartRefused
 from zq.model import Seconds, UnfinishedCommit
 from zq.model.quotas import Work
-from zq.serving.migration_stores import MAX_NAMES, PAGE, Store
+from zq.serving.migration.stores import MAX_NAMES, PAGE, Store
 from zq.storage.capabilities import UndecidedCommit
 
 # Maximum number of messages that one slice of an open commit publishes or deletes.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from zq.model import Seconds
 from zq.model.contents import Contents
-from zq.serving.migration_stores import PROGRESS_INTERVAL, Store, movable, pages
+from zq.serving.migration.stores import PROGRESS_INTERVAL, Store, movable, pages
 
 
 class Comparison:

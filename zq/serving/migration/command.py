@@ -1,21 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq-server migrate``, which moves projects to another store. The stores may have different drivers.
-
-The command copies page by page. A record in the target contains the position of the copy, so that an interrupted
-migration can be resumed. The target ignores items that it already has. At the end, the command compares both stores.
-
-During a migration, no server may use the stores, not even in the mode ``read_only``, in which a server still expires
-messages and delivers notifications. A server updates a timestamp in a networked store every two seconds, so the command
-can detect running servers. It may not detect a server that uses a store as a pool. The command also writes a record to
-each store, so that no server starts on the store; see ``migration_record``. Then it looks for servers again, because a
-server may start at the same time; see ``level_watch``.
-
-If two runs use the same networked stores, the later one continues the migration, and the earlier one stops; see
-``migration_record``.
-
-There is no file format for exported messages, because ``migrate`` and backups move all data, and a file would be a
-third copy of the same state that must be encrypted, verified and kept compatible.
-"""
+"""The arguments of ``zq-server migrate``, the stores that it opens, and its exit code."""
 
 import argparse
 import os
@@ -30,9 +14,10 @@ from urllib.parse import unquote
 from zq.errors import CommitRunning, StartRefused, Unavailable
 from zq.logs import holds_password, without_secrets
 from zq.model import store_uri
-from zq.serving import migration_record, settings
-from zq.serving.migration import WATCH_SECONDS, Migration, Options, format_time
-from zq.serving.migration_stores import RESUME_HINT, MigrationIncomplete, Store
+from zq.serving import settings
+from zq.serving.migration.procedure import WATCH_SECONDS, Migration, Options, format_time
+from zq.serving.migration.record import release
+from zq.serving.migration.stores import RESUME_HINT, MigrationIncomplete, Store
 from zq.serving.settings import Configuration
 from zq.storage import connect, find_driver
 from zq.storage.api import Storage
@@ -79,7 +64,7 @@ def _release(args: argparse.Namespace) -> int:
     if len(args.names) != 1 or args.project or args.resume or args.drop_stages:
         raise StartRefused("Name one store, without other options: zq-server migrate --release rocksdb:///var/lib/zq")
     with closing(_open(_read_uri(args.names[0]))) as storage:
-        if not migration_record.release(storage.documents, storage.now()):
+        if not release(storage.documents, storage.now()):
             raise StartRefused("The store is not part of a migration, so servers can already use it.")
     print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201
     return 0

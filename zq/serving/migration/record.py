@@ -133,7 +133,7 @@ def _decode(value: bytes, kind: type[T]) -> T:
         ) from error
 
 
-def fence(project: str) -> DocumentRef:
+def fence_ref(project: str) -> DocumentRef:
     """Return the document of a target that is the fence of the project's imports."""
     return DocumentRef(project, KIND, "fence")
 
@@ -147,7 +147,7 @@ def release(documents: DocumentController, now: Seconds) -> bool:
     while (record := records.read_target()) is not None:
         was_target = True
         if record.finished is None:
-            documents.put(fence(record.project), b"released", now, is_vital=True)
+            documents.put(fence_ref(record.project), b"released", now, is_vital=True)
         with suppress(Fenced):  # the run has continued, maybe with another project
             records.release_target(record)
     return documents.delete(SOURCE, now) or was_target
