@@ -311,7 +311,7 @@ class Unavailable(ZqError):
 
 
 class Deposed(Unavailable):
-    """Another server has taken over the store. This process cannot use the store again."""
+    """Another process has opened the store. This process cannot use the store again."""
 
     sentence = "Another server has taken over this store. Use that server."
 

@@ -2,13 +2,13 @@
 """Starts of the embedded store: no sequence is used twice after a power failure; which stores can be opened."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from zq.errors import StartRefused, Unavailable
+from zq.errors import Deposed, StartRefused, Unavailable
 from zq.model import Draft, ListFilter, QueueRef, new_ids
 from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import check
@@ -78,33 +78,45 @@ def test_a_start_is_on_disk_before_anything_is_given_out(tmp_path: Path, sync: s
     storage.close()
 
 
-def test_a_failed_store_that_another_process_has_opened_is_not_reopened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    """The other process may have moved its data. A restarted server checks that."""
-    uri, make = f"rocksdb://{tmp_path}/store", Directory._make
-    failing = connect(uri, sync="never", max_clock_jump=0)
-    with failing._handle as (store, _):
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderedStorage]:
+    """A store that failed and could not be reopened once, so that the next operation tries again."""
+    storage = connect(f"rocksdb://{tmp_path}/store", sync="never", max_clock_jump=0)
+    with storage._handle as (store, _):
         store.failure = Unavailable()
 
     def fail(directory: Directory, filtered: str) -> Store:
         raise Unavailable
 
     monkeypatch.setattr(handle, "REOPEN_INTERVAL", 0)
-    monkeypatch.setattr(Directory, "_make", fail)
-    with pytest.raises(Unavailable):
-        post(failing)
-    monkeypatch.setattr(Directory, "_make", make)
-    other = connect(uri, sync="never", max_clock_jump=0)
-    post(other)
-    other.close()
-    for _ in range(2):
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "_make", fail)
         with pytest.raises(Unavailable):
-            post(failing)
-        assert "Another process has opened it after the failure. Restart the server." in caplog.messages[-1]
-    failing.close()
+            post(storage)
+    yield storage
+    storage.close()
+
+
+def test_a_failed_store_that_another_process_has_opened_is_not_reopened(closed: OrderedStorage, tmp_path: Path):
+    """The other process may have moved its data. A restarted server checks that."""
+    uri = f"rocksdb://{tmp_path}/store"
+    with closing(connect(uri, sync="never", max_clock_jump=0)) as other:
+        post(other)
+    for _ in range(2):
+        with pytest.raises(Deposed, match="Another process has opened the store since this process closed it"):
+            post(closed)
     with closing(connect(uri, sync="never", max_clock_jump=0)) as restarted:
         assert len(restarted.messages.list(JOBS, 0, 100, ListFilter(), NOW).items) == 1
+
+
+def test_a_failed_store_that_is_missing_is_not_created_again(closed: OrderedStorage, tmp_path: Path):
+    """Its disk may be unmounted. The store is reopened when it is back."""
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(Unavailable):
+        post(closed)
+    assert not (tmp_path / "store").exists()
+    (tmp_path / "away").rename(tmp_path / "store")
+    post(closed)
 
 
 @pytest.mark.parametrize("version", [b"3", b"4"])

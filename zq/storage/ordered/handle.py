@@ -4,8 +4,8 @@
 After a failed write, for example on a full disk, a store may reject all writes until it is reopened. Counters in memory
 may also differ from the counters on disk. New operations therefore raise ``Unavailable`` until all running operations
 have ended. The next operation discards the state in memory and reopens the store. If that fails, the next attempt is
-made after at least a second. If another process has opened the store meanwhile, the store stays closed: that process
-may, for example, have moved the data to another store.
+made after at least a second. If another process has opened the store meanwhile, it may, for example, have moved the
+data to another store. Operations then raise ``Deposed``, and a server ends.
 
 The store is also reopened if new options require it. Meanwhile, operations wait.
 """

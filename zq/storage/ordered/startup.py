@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from zq.errors import StartRefused, StoreDamaged
+from zq.errors import Deposed, StartRefused, StoreDamaged
 from zq.model import Seconds, levels
 from zq.model.levels import Initial
 from zq.storage.ordered import layout
@@ -217,8 +217,9 @@ def record_clock(store: Store, clock: StorageClock) -> None:
 # readers may hide new messages.
 EPOCH_STRIDE: Final = 1_000_000
 STARTS: Final = b"starts"
-# Key of the id of the ``StoreHandle`` that has opened the store last.
+# Key of the id of the ``StoreHandle`` that has opened the store last, followed by the number of starts.
 OPENER: Final = b"opener"
+OPENED: Final = "Another process has opened the store since this process closed it. Start the server again."
 
 
 def count_start(store: Store, opener: bytes) -> int:
@@ -227,18 +228,19 @@ def count_start(store: Store, opener: bytes) -> int:
     The new number is on disk when this function returns, regardless of the sync mode.
     """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
-    store.write([("default", STARTS, layout.number.pack(start)), ("default", OPENER, opener)])
+    count = layout.number.pack(start)
+    store.write([("default", STARTS, count), ("default", OPENER, opener + count)])
     store.wait_durable(always=True)
     return start
 
 
 def check_opener(store: Store, opener: bytes) -> None:
-    """Raise ``StartRefused`` if another process has opened the store since ``opener`` did.
+    """Raise ``Deposed`` if another process has opened the store since ``opener`` did.
 
-    In an object store, this is permitted: a server that has lost the store may take it over again.
+    A store in an object store is not checked, because a server may take it over again.
     """
-    if not store.contended and store.get("default", OPENER) != opener:
-        raise StartRefused("Another process has opened it after the failure. Restart the server.")
+    if not store.contended and store.get("default", OPENER) != opener + (store.get("default", STARTS) or b""):
+        raise Deposed(OPENED)
 
 
 def epoch_growth(before: int, start: int) -> int:

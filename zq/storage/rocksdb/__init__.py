@@ -308,10 +308,13 @@ class Directory(Housekeeping):
 
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` if the store is in use or cannot be opened for writing."""
-        if self._store is not None:
-            self._former += self._store.totals()
+        former = self._store
+        if former is not None and not (self._path / "CURRENT").exists():  # never create an empty store in its place
+            raise StartRefused(f"The store {self._path} is missing. Put it back, or stop the server.")
         filtered = self._stamped if self._expiry.compaction_filter else ""
         store = self._store = self._make(filtered)
+        if former is not None:
+            self._former += former.totals()
         store.set_filter_enabled(self._allowed)
         return store
 
