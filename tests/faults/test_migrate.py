@@ -48,7 +48,7 @@ from zq.model.topics import Retention
 from zq.serving import application, delivering
 from zq.serving.application import Application
 from zq.serving.commands import SignalFlags
-from zq.serving.level_watch import LevelWatch
+from zq.serving.level_watch import INTERVAL, LevelWatch
 from zq.serving.migration.command import migrate
 from zq.serving.migration.procedure import Migration, Options
 from zq.serving.migration.record import (
@@ -459,11 +459,22 @@ def test_a_completed_migration_does_not_hide_later_data(embedded: Pair) -> None:
     scene.post()
     assert moved(embedded)[0] == 0
     scene.post()
-    with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
-        moved(embedded)
     release(embedded.source.documents, embedded.source.now())
     with pytest.raises(StartRefused, match="The target is not empty: project 'acme'"):
         moved(embedded, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_repeat_does_not_move_messages_that_the_target_has_deleted(embedded: Pair, resume: bool) -> None:
+    """Consumers of the target have emptied it. With ``resume``, its record was released too."""
+    Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef("acme", "jobs")).post(2)
+    assert moved(embedded)[0] == 0
+    empty(embedded.target, QueueRef("acme", "jobs"))
+    if resume:
+        release(embedded.target.documents, embedded.target.now())
+    with pytest.raises(StartRefused, match="The data of the source was moved to redis:target"):
+        moved(embedded, resume=resume)
+    assert embedded.target.parcels.export("acme", "", 10, embedded.target.now()).items == []
 
 
 class Watched:
@@ -499,7 +510,10 @@ def watch_records(patched: pytest.MonkeyPatch, pair: Pair, watch: Callable[[obje
 
 
 def move_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
-    """Migrate, killed before each different operation on a document. Servers refuse the source of a copy."""
+    """Migrate, killed before each different operation on a document. Servers refuse the source of a copy.
+
+    After the last kill of a migration of named projects, only the source's record is left to delete.
+    """
     seen = set[object]()
 
     def die_before_new(operation: object) -> None:
@@ -517,7 +531,8 @@ def move_in_steps(pair: Pair, monkeypatch: pytest.MonkeyPatch, **options: object
                 pass
         has_copy = bool(pair.target.parcels.export("acme", "", 1, pair.target.now()).items)
         assert not (has_copy and is_served(pair.source))
-    assert (code, lines[-1].startswith("This migration was completed at 2")) == (0, True), lines
+    is_completed = lines[-1].startswith("This migration was completed at 2")
+    assert (code, is_completed) == (0, options.get("projects") is not None), lines
     assert len(seen) >= 10
 
 
@@ -564,6 +579,14 @@ def complete_and_use_both(pair: Pair, projects: list[str] | None = None) -> bool
     return True
 
 
+def release_source_and_use(pair: Pair) -> None:
+    """Release the source, and use it, unless its record states that it was moved."""
+    record = Records(pair.source.documents, pair.source.now).read_source()
+    if record is not None and record.finished is None:
+        release(pair.source.documents, pair.source.now())
+        use(pair.source)
+
+
 def use(storage: Storage) -> None:
     """Delete all messages and documents of the project, as consumers and servers do, and stage a message."""
     check_served(storage.documents, storage.now())
@@ -607,7 +630,7 @@ def move_with_suspension(
 
 
 # The number of operations on records before the first one that changes a record.
-PAST_CHECK = 4
+PAST_CHECK = 6
 SUSPENSIONS = [
     (complete_and_use, None),
     (complete_and_use, ["acme"]),
@@ -653,6 +676,32 @@ def test_a_run_that_was_suspended_does_not_change_a_store_in_use(
     assert (code, place > 20) == (0, True), lines
 
 
+@pytest.mark.parametrize("kind", rotated(KINDS[1:], 1))
+@pytest.mark.parametrize("projects", rotated([None, ["acme"]], 1))
+def test_a_migration_whose_source_was_released_is_never_complete(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, projects: list[str] | None
+) -> None:
+    """Before each operation on a record, the operator releases the source, unless its record says that it was moved."""
+    used = list[int]()
+    for place in count():
+        uri = stores.empty(kind, tmp_path, "a")
+        with (
+            closing(connect(uri)) as source,
+            closing(connect(uri)) as other,
+            closing(connect(f"rocksdb://{tmp_path}/{place}")) as target,
+        ):
+            Scene(source, ManualClock(source.now()), QueueRef("acme", "jobs")).post(2)
+            suspension = Suspension(place, Pair(other, target), release_source_and_use)
+            code, lines = move_with_suspension(monkeypatch, Pair(source, target), target, suspension, projects=projects)
+            if not suspension.has_occurred:
+                break
+            if source.transactions.list("acme", Work.STAGE, "", 1, source.now()).items:  # ``use`` has staged a message
+                used.append(place)
+                is_copied = bool(target.parcels.export("acme", "", 10, target.now()).items)
+                assert (place, code, is_copied and is_served(target)) == (place, 1, False), lines
+    assert (code, len(used) > 10) == (0, True), lines
+
+
 @pytest.mark.parametrize("projects", [None, ["acme"]])
 def test_a_migration_that_is_killed_between_its_records_is_resumed(
     embedded: Pair, monkeypatch: pytest.MonkeyPatch, projects: list[str] | None
@@ -663,8 +712,40 @@ def test_a_migration_that_is_killed_between_its_records_is_resumed(
         assert [is_served(storage) for storage in embedded] == [projects is not None, True]
         code, [line] = moved(embedded, projects=projects, resume=True)
         assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
-    with pytest.raises(StartRefused, match=r"was completed at .*\. Use another target\.$"):
+    advice = "was moved to redis:target" if projects is None else r"was completed at .*\. Use another target\.$"
+    with pytest.raises(StartRefused, match=advice):
         moved(embedded, projects=projects)
+
+
+def test_a_complete_target_may_be_served_before_the_source_is_released(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is killed before its last write, which deletes the source's record because other projects stay there."""
+
+    def die(operation: tuple[object, ...]) -> None:
+        if operation == ("source", "delete", SOURCE):
+            raise Killed
+
+    with with_a_shared_store(stores, tmp_path, "redis", "target") as (_, pair):
+        with monkeypatch.context() as patched:
+            watch_records(patched, pair, die)
+            with pytest.raises(Killed):
+                moved(pair, projects=["acme"])
+        assert [is_served(storage) for storage in pair] == [False, True]
+        server = LevelWatch(pair.target, 8888, True)
+        code, [line] = moved(pair, projects=["acme"], resume=True)
+        assert (code, line.startswith("This migration was completed at 2")) == (0, True), line
+        assert is_served(pair.source)
+        server.stop()
+
+
+def test_an_incomplete_migration_of_other_projects_is_named(embedded: Pair) -> None:
+    for project in "ab":
+        Scene(embedded.source, ManualClock(embedded.source.now()), QueueRef(project, "jobs")).post(2)
+    with pytest.raises(Killed):
+        moved(embedded, target=Mortal(embedded.target, 1, True), projects=["a"])
+    with pytest.raises(StartRefused, match=r"a part of the projects 'a' of rocksdb:source, because.*delete these proj"):
+        moved(embedded, projects=["b"], resume=True)
 
 
 def test_a_new_migration_does_not_end_like_an_earlier_one(embedded: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -797,15 +878,16 @@ def test_a_server_that_starts_after_the_check_is_noticed(
 def test_a_server_that_was_suspended_when_a_migration_began_ends(
     stores: Stores, tmp_path: Path, kind: str, which: str
 ) -> None:
-    """Its record had expired, so that the migration could not detect the server."""
-    ended = list[str]()
+    """It was suspended before its thread started. Its record has expired, so the migration could not detect it."""
+    ended = threading.Event()
     with with_a_shared_store(stores, tmp_path, kind, which) as (uri, pair), closing(connect(uri)) as other:
-        watch = LevelWatch(other, 8888, True, give_up=lambda: ended.append("end"))
-        watch.stop()  # deletes the record
+        watch = LevelWatch(other, 8888, True, give_up=ended.set)
+        other.documents.delete(watch._ref, other.now())
         with pytest.raises(Killed):
             moved(pair, target=Mortal(pair.target, 1, True))
-        watch.refresh()
-        assert ended == ["end"]
+        watch.start()
+        assert ended.wait(INTERVAL - 1)
+        watch.stop()
         assert moved(pair, resume=True)[0] == 0, "the server has not published its record again"
 
 
@@ -862,7 +944,7 @@ def test_a_source_that_was_released_during_the_migration_is_refused(
     with monkeypatch.context() as patched:
         after_the_copy(patched, lambda: release(embedded.source.documents, embedded.source.now()))
         code, lines = moved(embedded)
-    assert (code, lines[-2]) == (1, "The source was released during the migration."), lines
+    assert (code, lines[-1].startswith("The source was released after this migration began")) == (1, True), lines
     check_served(embedded.source.documents, embedded.source.now())
     with pytest.raises(StartRefused, match="The source was released after this migration began"):
         moved(embedded, resume=True)
@@ -894,7 +976,7 @@ def with_pools(pair: Pair) -> str:
 
 def of_another(pair: Pair) -> str:
     Records(pair.target.documents, pair.target.now).write(TargetRecord("redis:other", None))
-    return "another migration, whose source is redis:other"
+    return "a part of all projects of redis:other, because another migration is not complete"
 
 
 def incomplete(pair: Pair) -> str:
@@ -934,8 +1016,8 @@ def everything(pair: Pair) -> list[object]:
     ]
 
 
-RELEASABLE = (incomplete, moved_before, moving_elsewhere)
-OTHERS = (occupied, staged, with_pools, of_another, moving_onward, moved_onward)
+RELEASABLE = (incomplete, moved_before, moving_elsewhere, of_another)
+OTHERS = (occupied, staged, with_pools, moving_onward, moved_onward)
 
 
 @pytest.mark.parametrize("obstacle", [*RELEASABLE, *OTHERS])

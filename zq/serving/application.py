@@ -314,8 +314,9 @@ def _open_served(
 ) -> Storage:
     storage = connect(uri, options, expiry, initial)
     try:
-        # This check suffices for an embedded store, because its lock excludes a migration. It also applies to commands
-        # and to the stores of pools. ``LevelWatch`` repeats it after the process has published its record.
+        # This check suffices for an embedded store, because its lock excludes a migration, and a store that was closed
+        # after a failure is not reopened after a migration. The check also applies to commands and to the stores of
+        # pools. ``LevelWatch`` repeats it after the process has published its record.
         check_served(storage.documents, storage.now())
     except BaseException:
         storage.close()

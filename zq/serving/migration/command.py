@@ -110,7 +110,7 @@ def _open(uri: str, is_new: bool = False) -> Storage:
 def migrate(source: Store, target: Store, options: Options, report: Callable[[str], object]) -> int:
     """Copy the projects of the source to the target, and compare the stores. ``report`` prints a line.
 
-    Return 0 if the migration is complete, otherwise 1. If the command fails before it copies data, the function raises
+    Return 0 if the migration is complete, otherwise 1. If the check of the stores fails, the function raises
     ``StartRefused`` or ``Unavailable``.
     """
     began = time.monotonic()

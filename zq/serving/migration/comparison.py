@@ -58,7 +58,7 @@ class Comparison:
                 f"Project {project!r}: {counts[0]:,} {kind} in the source and {counts[1]:,} in the target differ."
             )
         # Each start of an embedded store skips sequences, so its counters are higher in a resumed migration. No server
-        # has assigned these sequences, because the source has had the record of the migration since the first run.
+        # has assigned these sequences, because the source has had the record of the migration since before the copy.
         # ``adopt`` would raise the counters of queues, but not of a topic log: in MongoDB, the log's last sequence also
         # counts its messages.
         skips = self._is_resumed and self._from.last_clock() is None

@@ -43,6 +43,16 @@ RECORD_INTERVAL: Final = 1.0
 # Maximum seconds by which the clocks of the two stores may differ.
 MAX_SKEW: Final = 60.0
 RELEASE: Final = "zq-server migrate --release, with its URI."
+# Advice for a target that contains a part of a migration that cannot be resumed.
+GIVE_UP: Final = (
+    "Use another target. Or, if you do not need this part, release the target and delete these projects in it: "
+    f"{RELEASE}"
+)
+MOVED: Final = "The data of the source {} to {}. Use that store, or release the source first: " + RELEASE
+SOURCE_RELEASED: Final = (
+    "The source was released after this migration began, so servers may have changed it. The target has a part of {}. "
+    + GIVE_UP
+)
 
 
 class Options(NamedTuple):
@@ -80,6 +90,9 @@ class Migration:
 
         This method changes nothing. Raises ``StartRefused`` if the stores cannot be migrated.
         """
+        completed = self._find_completed()
+        if completed is not None:
+            return completed
         for obstacle in find_servers(*self._stores, self._options.watch, read_clocks(*self._stores), time.monotonic()):
             raise StartRefused(obstacle)
         now, there = self._source.now(), self._target.now()
@@ -93,10 +106,21 @@ class Migration:
         if abs(now - there) > MAX_SKEW:
             raise StartRefused(f"The clocks of the two stores differ by {abs(now - there):,.0f} seconds. Correct them.")
         record = self._find_record(self._check_records())
-        if record.finished is None:
-            self._check_deployment(now)
-            self._transactions.check()
+        self._check_deployment(now)
+        self._transactions.check()
         return record
+
+    def _find_completed(self) -> TargetRecord | None:
+        """Return the target's record if an earlier run has completed this migration. Servers may use the target then.
+
+        If only some projects were moved, the source has no record after the migration, because it is served.
+        """
+        stored, source = self._target_records.read_target(), self._read_source_record()
+        if stored is None or stored.finished is None or not (self._options.resume and self._is_same(stored)):
+            return None
+        if self._options.projects is None and (source is None or source.run != stored.run):
+            return None
+        return stored
 
     def _check_records(self) -> SourceRecord | None:
         """Return the source's record of a migration to this target.
@@ -110,12 +134,11 @@ class Migration:
                 f"source: {RELEASE}"
             )
         is_whole = self._options.projects is None
-        if moved and (moved.target != self._names[1] or (moved.finished is not None and not is_whole)):
+        if moved and (
+            moved.target != self._names[1] or (moved.finished is not None and moved.is_whole and not is_whole)
+        ):
             state = "is being moved" if moved.finished is None else "was moved"
-            raise StartRefused(
-                f"The data of the source {state} to {moved.target}. Use that store, or release the source first: "
-                f"{RELEASE}"
-            )
+            raise StartRefused(MOVED.format(state, moved.target))
         onward = self._target_records.read_source()
         if onward is not None:
             state = "is being moved" if onward.finished is None else "was moved"
@@ -126,8 +149,8 @@ class Migration:
         """Write the records of the migration to both stores, and prepare the source. Return the target's record.
 
         The method finishes the incomplete commits of the projects. If the option ``drop_stages`` is set, it deletes
-        uncommitted messages (stages). Only if the run is suspended directly before a deletion, and the source is
-        released and used meanwhile, the deletion can affect a new stage with the same name.
+        uncommitted messages (stages). A deletion can affect a new stage of the same name only if the run is suspended
+        directly before it, and the source is released and used meanwhile.
 
         The target's record is written before the source's record, and again afterwards. A kill between these writes
         thus differs from a source that was released during the migration. If the target has become unusable since
@@ -166,7 +189,7 @@ class Migration:
             raise Fenced
         if source is None and record.is_source_marked:
             raise Fenced
-        self._source_records.write(SourceRecord(self._names[1], run=self._run))
+        self._source_records.write(SourceRecord(self._names[1], run=self._run, is_whole=self._options.projects is None))
         former = self._source_records.read_target()
         self._check_target_run()
         if former is not None and former.finished is None:
@@ -278,7 +301,7 @@ class Migration:
         with failures_of("source"):
             new = self._find_projects().difference(self._projects)
             if self._read_source_record() is None:
-                differences.append("The source was released during the migration.")
+                raise MigrationIncomplete(SOURCE_RELEASED.format(_format_projects(record)))
         differences += [f"Project {one!r} is new in the source: a server is using the source." for one in sorted(new)]
         if differences:
             self._note(replace(record, project="", after=""))
@@ -289,21 +312,22 @@ class Migration:
     def finish(self, record: TargetRecord) -> None:
         """Record in both stores that the migration is complete. Repeatable.
 
-        The source's record is changed last. Until then, servers refuse to start on the source, and a repeat of the
-        command completes this step.
+        The source's record is changed first. If the source was released before, this change fails, so that the target
+        stays incomplete. If only some projects were moved, the source's record is deleted at the end, because servers
+        may use the source again.
         """
         if record.finished is None:
-            record = replace(record, project="", after="", finished=self._target.now())
-            self._note(record)
-        with failures_of("source"):
-            source = self._read_source_record()
-            is_own = source is not None and source.run == record.run
-            if self._options.projects is None and not is_own:
-                raise Fenced
-            if self._options.projects is None and source is not None and source.finished is None:
-                self._source_records.write(SourceRecord(self._names[1], self._source.now(), record.run))
-            elif self._options.projects is not None and is_own:
-                self._source_records.delete_source()
+            with failures_of("source"):
+                source = self._read_source_record()
+                if source is None or source.run != record.run:
+                    raise Fenced
+                self._source_records.write(replace(source, finished=self._source.now()))
+            self._note(replace(record, project="", after="", finished=self._target.now()))
+        if self._options.projects is not None:
+            with failures_of("source"):
+                source = self._read_source_record()
+                if source is not None and source.run == record.run:
+                    self._source_records.delete_source()
 
     def _find_projects(self) -> set[str]:
         if self._options.projects is not None:
@@ -312,40 +336,38 @@ class Migration:
 
     def _find_record(self, source: SourceRecord | None) -> TargetRecord:
         """Return the record in the target, or a new one if the target has no data of the projects."""
-        projects = None if self._options.projects is None else self._projects
-        new = TargetRecord(self._names[0], projects, is_source_marked=False)
         stored = self._target_records.read_target()
-        if stored is not None:
-            is_same = (stored.source, stored.projects) == (new.source, new.projects)
-            # If only some projects were moved, the source has no record after the migration, because it is served.
-            if stored.finished is None:
-                can_resume = source is not None or not stored.is_source_marked
-            else:
-                can_resume = projects is not None or (source is not None and source.run == stored.run)
-            if is_same and self._options.resume and can_resume:
-                self._is_resumed = True
-                return stored
-            if stored.finished is None and not is_same:
+        if stored is not None and stored.finished is None:
+            if not self._is_same(stored):
                 raise StartRefused(
-                    f"The target belongs to another migration, whose source is {stored.source}. Use another target, "
-                    "or delete this one with all its data."
+                    f"The target has a part of {_format_projects(stored)} of {stored.source}, because another "
+                    f"migration is not complete. {GIVE_UP}"
                 )
-            if stored.finished is None and not can_resume:
-                raise StartRefused(
-                    "The source was released after this migration began, so servers may have changed it. Use another "
-                    "target, or delete this one with all its data."
-                )
-            if stored.finished is None:
+            if source is None and stored.is_source_marked:
+                raise StartRefused(SOURCE_RELEASED.format(_format_projects(stored)))
+            if not self._options.resume:
                 raise StartRefused(
                     "The target has a part of this migration, which was interrupted: add --resume to continue."
                 )
+            self._is_resumed = True
+            return stored
+        if source is not None and source.finished is not None and (source.is_whole or stored is None):
+            raise StartRefused(MOVED.format("was moved", source.target))
         advice = "Use another target, or delete the data."
         if stored is not None and stored.finished is not None:
             when = format_time(stored.finished)
             advice = f"A migration from {stored.source} was completed at {when}. Use another target."
         self._check_empty(advice)
         self._check_source()
-        return new
+        return TargetRecord(self._names[0], self._named_projects, is_source_marked=False)
+
+    def _is_same(self, record: TargetRecord) -> bool:
+        """Return whether the target's record is of a migration of the same projects from the same source."""
+        return (record.source, record.projects) == (self._names[0], self._named_projects)
+
+    @property
+    def _named_projects(self) -> list[str] | None:
+        return None if self._options.projects is None else self._projects
 
     def _check_empty(self, advice: str) -> None:
         """Raise ``StartRefused`` if the target has data of the projects."""
@@ -394,6 +416,12 @@ class Migration:
                 f"The target cannot store an item of project {project!r}: {error} The source still has all its data. "
                 "Use another target."
             ) from error
+
+
+def _format_projects(record: TargetRecord) -> str:
+    if record.projects is None:
+        return "all projects"
+    return f"the projects {', '.join(map(repr, record.projects[:MAX_NAMES]))}"
 
 
 def format_time(moment: Seconds) -> str:
