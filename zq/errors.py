@@ -311,7 +311,7 @@ class Unavailable(ZqError):
 
 
 class Deposed(Unavailable):
-    """Another process has opened the store. This process cannot use the store again."""
+    """Another process has opened the store. This process must end, because its state in memory is out of date."""
 
     sentence = "Another server has taken over this store. Use that server."
 

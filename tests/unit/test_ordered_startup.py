@@ -97,12 +97,18 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderedS
     storage.close()
 
 
-def test_a_failed_store_that_another_process_has_opened_is_not_reopened(closed: OrderedStorage, tmp_path: Path):
-    """The other process may have moved its data. A restarted server checks that."""
+def test_a_failed_store_that_another_process_has_opened_is_not_reopened(
+    closed: OrderedStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other process may have moved its data. A restarted server checks that.
+
+    Each operation raises ``Deposed``, so that the maintenance of a busy server notices it.
+    """
     uri = f"rocksdb://{tmp_path}/store"
     with closing(connect(uri, sync="never", max_clock_jump=0)) as other:
         post(other)
-    for _ in range(2):
+    for interval in (0, 600):
+        monkeypatch.setattr(handle, "REOPEN_INTERVAL", interval)
         with pytest.raises(Deposed, match="Another process has opened the store since this process closed it"):
             post(closed)
     with closing(connect(uri, sync="never", max_clock_jump=0)) as restarted:

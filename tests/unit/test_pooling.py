@@ -2,12 +2,13 @@
 """Several stores as one, where HTTP does not show it: open stores, notifications, and refused requests."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from zq.errors import PoolsApart, StartRefused, Unavailable
+from zq.errors import Deposed, PoolsApart, StartRefused, Unavailable
 from zq.model import ClaimRequest, Draft, Lease, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
@@ -186,6 +187,23 @@ def test_a_missing_message_is_not_reported_while_a_pool_is_unavailable(catalogue
     assert found.queue == QUEUE
     with pytest.raises(Unavailable):
         away.locate("acme", "none", now)
+
+
+@pytest.mark.parametrize("error", [Unavailable, Deposed])
+def test_the_maintenance_of_pools_fails_only_if_a_store_was_lost(
+    catalogue: Storage, opened: Opened, monkeypatch: pytest.MonkeyPatch, error: type[Unavailable]
+) -> None:
+    """The failure of ``Deposed`` ends the server, which then opens the pool's store anew."""
+    put(catalogue, "p", "u")
+    pooled = PooledStorage(catalogue, opened, virtual=True)
+    [store] = [one for one in pooled.pools().values() if one is not None]
+
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(store, "maintain", fail)
+    with pytest.raises(Deposed) if error is Deposed else nullcontext():
+        pooled.maintain(pooled.now())
 
 
 def test_claims_of_a_project_are_those_of_all_pools(catalogue: Storage, opened: Opened) -> None:

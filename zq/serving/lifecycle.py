@@ -46,7 +46,7 @@ def give_up(waits: bool = True) -> NoReturn:
     """
     if waits:
         time.sleep(LAST_RESPONSES)
-    # The store is not closed, because its resources belong to the new owner.
+    # The store is not closed: another process may own its files and objects.
     os._exit(STORE_LOST_EXIT_CODE)
 
 

@@ -5,7 +5,7 @@ After a failed write, for example on a full disk, a store may reject all writes 
 may also differ from the counters on disk. New operations therefore raise ``Unavailable`` until all running operations
 have ended. The next operation discards the state in memory and reopens the store. If that fails, the next attempt is
 made after at least a second. If another process has opened the store meanwhile, it may, for example, have moved the
-data to another store. Operations then raise ``Deposed``, and a server ends.
+data to another store. From then on, operations raise ``Deposed``, so that a server ends.
 
 The store is also reopened if new options require it. Meanwhile, operations wait.
 """
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from zq.errors import StartRefused, Unavailable
+from zq.errors import Deposed, StartRefused, Unavailable
 from zq.storage import inline
 from zq.storage.ordered import startup
 from zq.storage.ordered.registry import EngineContext, Registry
@@ -50,6 +50,7 @@ class StoreHandle:
         self._closed = False
         self._tried = 0.0
         self._id = os.urandom(16)
+        self._deposed = False
         self.context = context
         self._session: Session | None = self._open(admit)
 
@@ -113,7 +114,7 @@ class StoreHandle:
                     self._shut(self._session.store)
                     self._session = self._open_again()
             except (StartRefused, Unavailable):
-                LOG.exception("The store could not be reopened. The next operation tries again.")
+                LOG.exception("The store could not be reopened.")
             finally:
                 self._reopening = False
                 self._gate.notify_all()
@@ -145,6 +146,8 @@ class StoreHandle:
         store.close()
 
     def _renew(self) -> Session:
+        if self._deposed:
+            raise Deposed(startup.OPENED_BY_OTHER)
         moment = time.monotonic()
         if self._closed or self._active or moment - self._tried < REOPEN_INTERVAL:
             raise Unavailable
@@ -154,6 +157,9 @@ class StoreHandle:
             self._shut(self._session.store)
         try:
             self._session = self._open_again()
+        except Deposed:
+            self._deposed = True
+            raise
         except StartRefused as refusal:
             LOG.error("The store cannot be reopened: %s", refusal)
             raise Unavailable from refusal

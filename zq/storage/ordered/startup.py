@@ -217,9 +217,9 @@ def record_clock(store: Store, clock: StorageClock) -> None:
 # readers may hide new messages.
 EPOCH_STRIDE: Final = 1_000_000
 STARTS: Final = b"starts"
-# Key of the id of the ``StoreHandle`` that has opened the store last, followed by the number of starts.
+# Key of the last opener: the id of its ``StoreHandle``, then the number of starts.
 OPENER: Final = b"opener"
-OPENED: Final = "Another process has opened the store since this process closed it. Start the server again."
+OPENED_BY_OTHER: Final = "Another process has opened the store since this process closed it. Start the server again."
 
 
 def count_start(store: Store, opener: bytes) -> int:
@@ -240,7 +240,7 @@ def check_opener(store: Store, opener: bytes) -> None:
     A store in an object store is not checked, because a server may take it over again.
     """
     if not store.contended and store.get("default", OPENER) != opener + (store.get("default", STARTS) or b""):
-        raise Deposed(OPENED)
+        raise Deposed(OPENED_BY_OTHER)
 
 
 def epoch_growth(before: int, start: int) -> int:

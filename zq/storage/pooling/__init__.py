@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, cast
 
-from zq.errors import Unavailable
+from zq.errors import Deposed, Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.pools import DEFAULT_POOL
@@ -92,7 +92,7 @@ class PooledStorage:
             try:
                 removed += store.maintain(now, expiry, pace)
             except Unavailable as error:
-                if store is self.catalogue:
+                if store is self.catalogue or isinstance(error, Deposed):
                     raise
                 LOG.warning("A pool cannot be maintained: %s", error)
         self._bindings.sweep(self._stores.get)

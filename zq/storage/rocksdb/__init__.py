@@ -309,7 +309,7 @@ class Directory(Housekeeping):
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` if the store is in use or cannot be opened for writing."""
         former = self._store
-        if former is not None and not (self._path / "CURRENT").exists():  # never create an empty store in its place
+        if former is not None and "CURRENT" not in _files(self._path):  # never create an empty store in its place
             raise StartRefused(f"The store {self._path} is missing. Put it back, or stop the server.")
         filtered = self._stamped if self._expiry.compaction_filter else ""
         store = self._store = self._make(filtered)
