@@ -132,7 +132,7 @@ class LevelWatch:
     def stop(self) -> None:
         """End the thread and delete the record, so that an upgrade need not wait until the record expires.
 
-        If the last refresh of the record failed or has not ended, the method does not delete the record, because the
+        If the last refresh has failed or has not ended, the method does not delete the record, because the
         store may be slow. The record then expires.
         """
         self._stopping.set()
@@ -143,7 +143,7 @@ class LevelWatch:
                 self._store.documents.delete(self._ref, self._published)
 
     def _run(self) -> None:
-        pause = 0.0  # the process may have been suspended since the constructor has checked the store
+        pause = 0.0  # the process may have been suspended since the constructor checked the store
         while not self._stopping.wait(pause):
             pause = RETRY_INTERVAL
             try:

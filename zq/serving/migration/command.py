@@ -66,7 +66,7 @@ def _release(args: argparse.Namespace) -> int:
     with closing(_open(_read_uri(args.names[0]))) as storage:
         if not release(storage.documents, storage.now()):
             raise StartRefused("The store is not part of a migration, so servers can already use it.")
-    print("Servers can use the store. Do not serve it together with the other store of its migration.")  # noqa: T201
+    print("Servers can use the store. Do not serve the moved projects from both stores of its migration.")  # noqa: T201
     return 0
 
 

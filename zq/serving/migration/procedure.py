@@ -43,14 +43,13 @@ RECORD_INTERVAL: Final = 1.0
 # Maximum seconds by which the clocks of the two stores may differ.
 MAX_SKEW: Final = 60.0
 RELEASE: Final = "zq-server migrate --release, with its URI."
-# Advice for a target that contains a part of a migration that cannot be resumed.
 GIVE_UP: Final = (
-    "Use another target. Or, if you do not need this part, release the target and delete these projects in it: "
-    f"{RELEASE}"
+    "use another target. If you do not need the copied part, release the target (zq-server migrate --release, with its "
+    "URI), and delete the copied projects in it."
 )
 MOVED: Final = "The data of the source {} to {}. Use that store, or release the source first: " + RELEASE
 SOURCE_RELEASED: Final = (
-    "The source was released after this migration began, so servers may have changed it. The target has a part of {}. "
+    "The source was released after this migration began, so servers may have changed it. The target has {}. Therefore, "
     + GIVE_UP
 )
 
@@ -301,7 +300,7 @@ class Migration:
         with failures_of("source"):
             new = self._find_projects().difference(self._projects)
             if self._read_source_record() is None:
-                raise MigrationIncomplete(SOURCE_RELEASED.format(_format_projects(record)))
+                raise MigrationIncomplete(SOURCE_RELEASED.format(_format_data(record)))
         differences += [f"Project {one!r} is new in the source: a server is using the source." for one in sorted(new)]
         if differences:
             self._note(replace(record, project="", after=""))
@@ -323,11 +322,13 @@ class Migration:
                     raise Fenced
                 self._source_records.write(replace(source, finished=self._source.now()))
             self._note(replace(record, project="", after="", finished=self._target.now()))
-        if self._options.projects is not None:
-            with failures_of("source"):
-                source = self._read_source_record()
-                if source is not None and source.run == record.run:
+        with failures_of("source"):
+            source = self._read_source_record()
+            if source is not None and source.run == record.run:
+                if self._options.projects is not None:
                     self._source_records.delete_source()
+                elif source.finished is None:  # an earlier version has changed the target's record first
+                    self._source_records.write(replace(source, finished=record.finished))
 
     def _find_projects(self) -> set[str]:
         if self._options.projects is not None:
@@ -340,11 +341,11 @@ class Migration:
         if stored is not None and stored.finished is None:
             if not self._is_same(stored):
                 raise StartRefused(
-                    f"The target has a part of {_format_projects(stored)} of {stored.source}, because another "
-                    f"migration is not complete. {GIVE_UP}"
+                    f"The target has {_format_data(stored)} of {stored.source}, because another migration is not "
+                    f"complete. Repeat that migration with --resume, or {GIVE_UP}"
                 )
             if source is None and stored.is_source_marked:
-                raise StartRefused(SOURCE_RELEASED.format(_format_projects(stored)))
+                raise StartRefused(SOURCE_RELEASED.format(_format_data(stored)))
             if not self._options.resume:
                 raise StartRefused(
                     "The target has a part of this migration, which was interrupted: add --resume to continue."
@@ -355,11 +356,29 @@ class Migration:
             raise StartRefused(MOVED.format("was moved", source.target))
         advice = "Use another target, or delete the data."
         if stored is not None and stored.finished is not None:
+            self._check_repetition(stored, source)
             when = format_time(stored.finished)
             advice = f"A migration from {stored.source} was completed at {when}. Use another target."
         self._check_empty(advice)
         self._check_source()
         return TargetRecord(self._names[0], self._named_projects, is_source_marked=False)
+
+    def _check_repetition(self, stored: TargetRecord, source: SourceRecord | None) -> None:
+        """Raise ``StartRefused`` if the complete migration of the target's record has moved one of the projects.
+
+        A repetition could copy messages again that the target has deleted. After a migration of all projects, the
+        source must be released first, which is a decision to repeat the migration.
+        """
+        if source is not None and source.run == stored.run:
+            raise StartRefused(
+                "The migration to this target lacks only its last step. Repeat it with the same options and --resume."
+            )
+        if stored.source == self._names[0] and not set(stored.projects or ()).isdisjoint(self._projects):
+            raise StartRefused(
+                f"A migration of these projects was completed at {format_time(stored.finished or 0)}. Use another "
+                "target. To repeat the migration, release the target (zq-server migrate --release, with its URI), and "
+                "delete these projects in it."
+            )
 
     def _is_same(self, record: TargetRecord) -> bool:
         """Return whether the target's record is of a migration of the same projects from the same source."""
@@ -418,10 +437,13 @@ class Migration:
             ) from error
 
 
-def _format_projects(record: TargetRecord) -> str:
+def _format_data(record: TargetRecord) -> str:
+    """Return a description of the data that an incomplete migration has copied to the target."""
     if record.projects is None:
-        return "all projects"
-    return f"the projects {', '.join(map(repr, record.projects[:MAX_NAMES]))}"
+        return "a part of the data"
+    names = ", ".join(map(repr, record.projects[:MAX_NAMES]))
+    more = len(record.projects) - MAX_NAMES
+    return f"a part of the projects {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def format_time(moment: Seconds) -> str:

@@ -62,7 +62,7 @@ class SourceRecord(Struct, frozen=True):
 
     Attributes:
         target: The URI of the target store, without its password.
-        finished: Time at which the comparison succeeded; None = the migration is not complete.
+        finished: Time at which the comparison succeeded; None = it has not succeeded.
         run: The id of the run that wrote the record.
         is_whole: Whether all projects are moved. Otherwise, the record is deleted at the end of the migration.
     """
@@ -166,7 +166,7 @@ def check_served(documents: DocumentController, now: Seconds) -> None:
         )
     source = records.read_source()
     if source is not None:
-        state, advice = "was moved", "Use the target store."
+        state, advice = "was moved", "Use the target store. If it refuses, repeat zq-server migrate with --resume."
         if source.finished is None or not source.is_whole:
             state, advice = "is being moved", "Repeat zq-server migrate with --resume until the migration is complete."
         raise StartRefused(f"The data of this store {state} to {source.target}. {advice} {RELEASE}")
