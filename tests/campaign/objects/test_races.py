@@ -100,7 +100,7 @@ def test_only_the_newest_is_read_after_a_device_was_broken(objects: SwiftObjects
         with server.broken_device(0):
             objects.put(name, b"new")
         assert all(objects.get(name) == b"new" for _ in range(10))
-        return any(objects.ask("GET", objects.path(name)).body == b"old" for _ in range(10))
+        return any(objects.send("GET", objects.path(name)).body == b"old" for _ in range(10))
 
     wait_for(found_old, 120, "a read of what is old")
 
@@ -142,7 +142,7 @@ def test_objects_elect_nobody(objects: SwiftObjects) -> None:
         headers = {"If-None-Match": "*"}
 
         def run(path: str = objects.path(f"prize/{number}"), headers: dict[str, str] = headers) -> bool:
-            return objects.ask("PUT", path, headers, b"x" * 100_000).status == 201
+            return objects.send("PUT", path, headers, b"x" * 100_000).status == 201
 
         if winners(run) > 1:
             return
