@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two disks that can become full: by a limit on file sizes, and by a small file system."""
+"""Disks that can become full: by a limit on file sizes, and small file systems."""
 
 import os
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Protocol
 
 from tests.servers import ZqServer, wait_for
+from zq.model import Draft, QueueRef, new_ids
 from zq.serving.settings import variable
+from zq.storage.api import Storage
 
 MEBIBYTES = 32
 
@@ -91,3 +94,20 @@ class SmallFileSystem:
     def close(self) -> None:
         self._holder.kill()
         self._holder.wait()
+
+
+def run_on_small_disk(folder: Path, size: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``zq-server`` with a file system of ``size`` at ``folder``. Requires the ability ``unshare``.
+
+    The output ends with the names of the files that are left in the folder.
+    """
+    script = f'mount -t tmpfs -o size={size} none "$0" && "$@"; code=$?; ls "$0"; exit $code'
+    command = ["unshare", "-rm", "sh", "-c", script, str(folder), sys.executable, "-m", "zq.serving.server", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def post_two_mebibytes(storage: Storage) -> None:
+    now = storage.now()
+    for ids in (new_ids(500, now) for _ in range(4)):
+        drafts = [Draft(id, b'"%s"' % (b"x" * 1000), 3600, 0, "a") for id in ids]
+        storage.messages.post(QueueRef("acme", "jobs"), drafts, now)

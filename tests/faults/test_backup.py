@@ -21,10 +21,10 @@ import redis
 
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
-from tests.faults.disks import LimitedFiles
+from tests.faults.disks import LimitedFiles, run_on_small_disk
 from tests.faults.killed import MODULE as KILLED
 from tests.faults.killed import kill_at
-from tests.faults.test_unreadable_store import WITHOUT_OVERRIDE
+from tests.faults.test_unreadable_store import UNPRIVILEGED
 from tests.reader import SHELL, succeed
 from tests.rotation import rotated
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
@@ -320,16 +320,13 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
     assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to create a backup of another user")
 def test_a_backup_of_another_user_is_named_with_the_remedy(zq: ZqServer, uri: str, target: Path) -> None:
     """Root has run one backup by hand, and the server's user cannot read it."""
     assert run("backup", target, "--store", uri).code == 0
     (other,) = target.glob("*Z")
     other.chmod(0)
-    command = [sys.executable, "-m", "zq.serving.server", "backup", str(target), "--store", uri]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_OVERRIDE, *command], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [*UNPRIVILEGED, sys.executable, "-m", "zq.serving.server", "backup", str(target), "--store", uri]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     other.chmod(0o700)
     sentence = f"{other}/MANIFEST.json: Permission denied. The server's user must own the folder and its backups."
     assert (done.returncode, done.stderr) == (2, f"zq-server: The backup failed: {sentence}\n")
@@ -338,15 +335,7 @@ def test_a_backup_of_another_user_is_named_with_the_remedy(zq: ZqServer, uri: st
 @pytest.mark.ability("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
     """The file system has 32 KiB."""
-    backup = f"{sys.executable} -m zq.serving.server backup {target} --store {uri}"
-    script = f"mount -t tmpfs -o size=32k none {target} && {backup}"
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{script}; code=$?; ls {target}; exit $code"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_on_small_disk(target, "32k", "backup", str(target), "--store", uri)
     assert (done.returncode, "No space left on device" in done.stderr) == (2, True), done
     assert done.stdout.split() == ["zq-backup.lock"]
 

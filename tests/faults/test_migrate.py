@@ -25,6 +25,7 @@ import redis
 from tests.blocks import ROOT, blocks
 from tests.commands import run, run_apart
 from tests.data import make_released
+from tests.faults.disks import post_two_mebibytes, run_on_small_disk
 from tests.faults.job import At, Dead, Job, die
 from tests.features import core_with_subscriptions
 from tests.reader import PYTHON, SHELL, succeed
@@ -38,7 +39,7 @@ from zq.conformance.builders import Scene, make_key
 from zq.conformance.test_groups import send
 from zq.conformance.topic_builders import Log
 from zq.errors import StartRefused, Unavailable
-from zq.model import ClaimRef, Draft, Grouping, ListFilter, QueueRef, new_ids
+from zq.model import ClaimRef, Grouping, ListFilter, QueueRef
 from zq.model.documents import DocumentRef, Guard
 from zq.model.identity import SignedUrlOptions
 from zq.model.parcels import Parcel, StoredItem, facts
@@ -1264,15 +1265,8 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     with closing(connect(f"rocksdb://{tmp_path}/a")) as source:
-        now = source.now()
-        for ids in (new_ids(500, now) for _ in range(4)):
-            source.messages.post(
-                QueueRef("acme", "jobs"), [Draft(id, b'"%s"' % (b"x" * 1000), 3600, 0, "a") for id in ids], now
-            )
-    command = f"{sys.executable} -m zq.serving.server migrate rocksdb://{tmp_path}/a rocksdb://{disk}/b"
-    script = f"mount -t tmpfs -o size=1m none {disk} && exec {command}"
-    command_line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=False)
+        post_two_mebibytes(source)
+    done = run_on_small_disk(disk, "1m", "migrate", f"rocksdb://{tmp_path}/a", f"rocksdb://{disk}/b")
     assert (done.returncode, done.stdout.count("The target has failed: The store is full")) == (1, 1), done
     assert "--resume" in done.stdout
 

@@ -23,7 +23,7 @@ from tests.damaged import flip, table_of
 from tests.faults.integrity import whole
 from tests.faults.killed import MODULE as KILLED
 from tests.faults.killed import kill_at
-from tests.faults.test_unreadable_store import WITHOUT_OVERRIDE
+from tests.faults.test_unreadable_store import UNPRIVILEGED
 from tests.rotation import rotated
 from tests.servers import MODULE as SERVER
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
@@ -357,8 +357,7 @@ def test_an_unfinished_store_that_cannot_be_removed_is_named(backup: Path, new: 
     left.mkdir()
     (left / "CURRENT").touch()
     left.chmod(0o555)
-    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
-    restore = [*unprivileged, sys.executable, "-m", SERVER, "restore", str(backup), "--store", f"rocksdb://{new}"]
+    restore = [*UNPRIVILEGED, sys.executable, "-m", SERVER, "restore", str(backup), "--store", f"rocksdb://{new}"]
     done = subprocess.run(restore, capture_output=True, text=True, timeout=60)
     sentence = f"empty its temporary directory {left}, but cannot: Permission denied. Remove the directory as its owner"
     assert (done.returncode, sentence in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

@@ -3,8 +3,6 @@
 
 import hashlib
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -14,10 +12,11 @@ import pytest
 from msgspec import structs
 
 from tests.damaged import cut, flip, flushed, table_of
+from tests.faults.disks import post_two_mebibytes, run_on_small_disk
 from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import NOW, drafts, use
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Draft, Grouping, KnownFence, Lease, ListFilter, QueueRef, new_ids
+from zq.model import ClaimRequest, Grouping, KnownFence, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry
 from zq.model.quotas import Work
 from zq.model.stats import SalvageResult
@@ -375,14 +374,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     old, disk = tmp_path / "store", tmp_path / "disk"
     disk.mkdir()
     with closing(connect(f"rocksdb://{old}", sync="never")) as storage:
-        now = storage.now()
-        for ids in (new_ids(500, now) for _ in range(4)):
-            storage.messages.post(
-                QueueRef("acme", "jobs"), [Draft(id, b'"%s"' % (b"x" * 1000), 3600, 0, "a") for id in ids], now
-            )
-    command = f"{sys.executable} -m zq.serving.server salvage --store rocksdb://{old} --to {disk}/new"
-    script = f"mount -t tmpfs -o size=1m none {disk} && {command}; code=$?; ls {disk}; exit $code"
-    command_line = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
-    done = subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=False)
+        post_two_mebibytes(storage)
+    done = run_on_small_disk(disk, "1m", "salvage", "--store", f"rocksdb://{old}", "--to", f"{disk}/new")
     assert (done.returncode, done.stdout) == (2, ""), done
     assert done.stderr == f"zq-server: The file system of {disk}/new is full. Salvage to another one.\n"

@@ -21,6 +21,8 @@ for capability in CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH:
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 """Runs a command of root without the privilege to read and write every file."""
+UNPRIVILEGED = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
+"""Prefix of a command that must not read and write every file."""
 POST = {"messages": [{"body": "kept", "ttl": 600}]}
 
 
@@ -51,8 +53,7 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path) -> None:
     """This is the usual mistake with a service user. Root drops its privilege first."""
     folder = tmp_path / "store"
     folder.mkdir(mode=0o555)
-    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
-    assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}", prefix=unprivileged))
+    assert str(folder) in sentence_of(ZqServer(f"rocksdb://{folder}", prefix=UNPRIVILEGED))
 
 
 def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: Path) -> None:
@@ -60,11 +61,10 @@ def test_a_store_below_a_folder_that_the_user_cannot_enter_is_refused(tmp_path: 
     folder = tmp_path / "private"
     folder.mkdir(mode=0)
     uri = f"rocksdb://{folder}/store"
-    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
-    assert f"{folder} is not" in sentence_of(ZqServer(uri, "--check", prefix=unprivileged))
-    assert f"{folder}/store cannot be opened" in sentence_of(ZqServer(uri, engine="granian", prefix=unprivileged))
+    assert f"{folder} is not" in sentence_of(ZqServer(uri, "--check", prefix=UNPRIVILEGED))
+    assert f"{folder}/store cannot be opened" in sentence_of(ZqServer(uri, engine="granian", prefix=UNPRIVILEGED))
     connect(f"rocksdb://{tmp_path}/source").close()
-    migrate = [*unprivileged, sys.executable, "-m", "zq.serving.server", "migrate", f"rocksdb://{tmp_path}/source", uri]
+    migrate = [*UNPRIVILEGED, sys.executable, "-m", "zq.serving.server", "migrate", f"rocksdb://{tmp_path}/source", uri]
     done = subprocess.run(migrate, capture_output=True, text=True, timeout=60)
     assert (done.returncode, f"{folder}/store cannot be opened" in done.stderr) == (2, True), done.stderr
 
@@ -75,9 +75,8 @@ def test_a_command_that_may_not_read_the_store_is_refused(command: list[str], pr
     """This is the usual mistake of an operator who is not the server's user."""
     connect(f"rocksdb://{tmp_path}/folder/store").close()
     (tmp_path / "folder" / private).chmod(0)
-    unprivileged = (sys.executable, "-c", WITHOUT_OVERRIDE) if os.geteuid() == 0 else ()
     given = [*command, f"{tmp_path}/new"] if len(command) > 1 else command
-    line = [*unprivileged, sys.executable, "-m", "zq.serving.server", *given]
+    line = [*UNPRIVILEGED, sys.executable, "-m", "zq.serving.server", *given]
     env = os.environ | {"OS_STORAGE__URI": f"rocksdb://{tmp_path}/folder/store"}
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
